@@ -1,0 +1,72 @@
+# make demo and make test need python3, a C++ compiler and make; they set up the rest in .venv.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+SOURCES := $(shell find cpp -name '*.cc' -o -name '*.h') CMakeLists.txt pyproject.toml constraints.txt
+CPP := $(shell find cpp -path cpp/third_party -prune -o \( -name '*.cc' -o -name '*.h' \) -print)
+
+.PHONY: help demo test lint format cpp-test python-test soak sanitize bench liburing clean
+
+help:
+	@echo "make demo      a graph larger than its memory budget, end to end"
+	@echo "make test      lint, C++ tests, Python tests"
+	@echo "make lint      ruff, mypy --strict, clang-format"
+	@echo "make format    let ruff and clang-format rewrite the code"
+	@echo "make sanitize  C++ tests under ASan + UBSan, and under TSan"
+	@echo "make soak      long random tests"
+	@echo "make bench     benchmarks/read_rows.py against fio"
+
+liburing:
+	@scripts/liburing.sh
+
+$(INSTALLED): $(SOURCES) | liburing
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -c constraints.txt scikit-build-core nanobind cmake ninja
+	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $@
+
+demo: $(INSTALLED)
+	@$(BIN)/python scripts/demo.py
+
+test: lint cpp-test python-test
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(CPP)
+
+format: $(INSTALLED)
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix --exit-zero
+	$(BIN)/clang-format -i $(CPP)
+
+# $(call cpp_tests,FOLDER,CMAKE OPTIONS)
+define cpp_tests
+	@$(BIN)/cmake -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
+	  -DOUTCROP_PYTHON=OFF -DOUTCROP_TESTS=ON $(2) >/dev/null
+	@$(BIN)/cmake --build build/$(1)
+	build/$(1)/outcrop_tests
+endef
+
+cpp-test: $(INSTALLED)
+	$(call cpp_tests,cpp-test,-DOUTCROP_WERROR=ON)
+
+python-test: $(INSTALLED)
+	$(BIN)/pytest
+
+sanitize: $(INSTALLED)
+	$(call cpp_tests,asan,-DCMAKE_BUILD_TYPE=RelWithDebInfo -DOUTCROP_SANITIZE=address$(comma)undefined)
+	$(call cpp_tests,tsan,-DCMAKE_BUILD_TYPE=RelWithDebInfo -DOUTCROP_SANITIZE=thread)
+
+comma := ,
+
+soak: $(INSTALLED)
+	HYPOTHESIS_PROFILE=soak $(BIN)/pytest -m 'soak or not soak'
+
+bench: $(INSTALLED)
+	@$(BIN)/python benchmarks/read_rows.py
+
+clean:
+	rm -rf build $(INSTALLED)

@@ -1,0 +1,37 @@
+// C++ exceptions -> outcrop.errors.
+#include "bindings/bindings.h"
+#include "disk/error.h"
+
+namespace outcrop::bindings {
+namespace {
+
+void SetDiskError(const disk::IoError& error) {
+  const char* path = error.path().c_str();
+  const char* reason = error.reason().c_str();
+  if (error.stage() == disk::Stage::kOpen) {
+    // OSError picks FileNotFoundError, PermissionError ... by errno.
+    nb::object made = nb::borrow(PyExc_OSError)(error.code(), reason, path);
+    return PyErr_SetObject(made.type().ptr(), made.ptr());
+  }
+  const char* name = error.stage() == disk::Stage::kRead ? "ReadError" : "WriteError";
+  nb::object type = nb::module_::import_("outcrop.errors").attr(name);
+  nb::object made = type(error.code(), reason, path, error.offset(), error.length());
+  PyErr_SetObject(type.ptr(), made.ptr());
+}
+
+void Translate(const std::exception_ptr& pointer, void*) {
+  try {
+    std::rethrow_exception(pointer);
+  } catch (const disk::IoError& error) {
+    SetDiskError(error);
+  } catch (const disk::Cancelled& error) {
+    nb::object type = nb::module_::import_("outcrop.errors").attr("CancelledError");
+    PyErr_SetString(type.ptr(), error.what());
+  }
+}
+
+}  // namespace
+
+void BindErrors(nb::module_&) { nb::register_exception_translator(Translate); }
+
+}  // namespace outcrop::bindings

@@ -1,0 +1,71 @@
+#include "ingest/text.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+namespace outcrop::ingest {
+namespace {
+
+bool IsSeparator(char c) { return c == ' ' || c == '\t' || c == ',' || c == ';' || c == '\r'; }
+bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+
+const char* SkipSeparators(const char* at, const char* end) {
+  while (at < end && IsSeparator(*at)) ++at;
+  return at;
+}
+
+// Parses one id and moves past it.
+LineError ParseId(const char** at, const char* end, int64_t* id) {
+  const char* p = *at;
+  if (p == end) return LineError::kTooFewColumns;
+  if (*p == '-' && p + 1 < end && IsDigit(p[1])) return LineError::kNegative;
+  if (!IsDigit(*p)) return LineError::kNotANumber;
+  constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
+  uint64_t value = 0;
+  for (; p < end && IsDigit(*p); ++p) {
+    const auto digit = static_cast<uint64_t>(*p - '0');
+    if (value > (kMost - digit) / 10) return LineError::kTooLarge;
+    value = value * 10 + digit;
+  }
+  if (p < end && !IsSeparator(*p)) return LineError::kNotANumber;
+  *id = static_cast<int64_t>(value);
+  *at = p;
+  return LineError::kNone;
+}
+
+}  // namespace
+
+Parsed ParseEdges(std::string_view text, bool final, std::span<int64_t> sources,
+                  std::span<int64_t> targets) {
+  Parsed parsed;
+  const size_t room = std::min(sources.size(), targets.size());
+  const char* const end = text.data() + text.size();
+  const char* line = text.data();
+  while (line < end && parsed.edges < room) {
+    const auto* newline =
+        static_cast<const char*>(std::memchr(line, '\n', static_cast<size_t>(end - line)));
+    if (newline == nullptr && !final) break;
+    const char* const line_end = newline == nullptr ? end : newline;
+    const char* at = SkipSeparators(line, line_end);
+    if (at < line_end && *at != '#' && *at != '%') {
+      int64_t source = 0, target = 0;
+      parsed.error = ParseId(&at, line_end, &source);
+      if (parsed.error == LineError::kNone) {
+        at = SkipSeparators(at, line_end);
+        parsed.error = ParseId(&at, line_end, &target);
+      }
+      if (parsed.error != LineError::kNone) break;
+      if (SkipSeparators(at, line_end) != line_end) ++parsed.extra;
+      parsed.largest = std::max({parsed.largest, source, target});
+      sources[parsed.edges] = source;
+      targets[parsed.edges++] = target;
+    }
+    ++parsed.lines;
+    line = newline == nullptr ? end : newline + 1;
+    parsed.consumed = static_cast<size_t>(line - text.data());
+  }
+  return parsed;
+}
+
+}  // namespace outcrop::ingest

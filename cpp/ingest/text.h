@@ -1,0 +1,35 @@
+// Text: lines of an edge list -> source and target ids.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace outcrop::ingest {
+
+// One edge per line: two ids, separated by blanks, tabs, commas or semicolons. Lines that are
+// empty or begin with # or % are passed over. Further columns are ignored and counted.
+enum class LineError {
+  kNone,
+  kTooFewColumns,
+  kNegative,
+  kNotANumber,
+  kTooLarge,  // an id of 2^63 or more
+};
+
+struct Parsed {
+  size_t edges = 0;      // written
+  size_t consumed = 0;   // bytes of whole lines that were taken
+  size_t lines = 0;      // whole lines that were taken; on error, the bad one is the next
+  size_t extra = 0;      // edges with further columns
+  int64_t largest = -1;  // id among those written
+  LineError error = LineError::kNone;
+};
+
+// Takes whole lines until the text ends, the room is full, or a line is bad. An unfinished last
+// line is left alone unless `final`.
+Parsed ParseEdges(std::string_view text, bool final, std::span<int64_t> sources,
+                  std::span<int64_t> targets);
+
+}  // namespace outcrop::ingest

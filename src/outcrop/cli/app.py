@@ -1,0 +1,47 @@
+"""The `outcrop` command: its subcommands, and what they do about errors."""
+
+from __future__ import annotations
+
+import typer
+
+from outcrop._version import __version__
+from outcrop.cli.doctor import doctor
+from outcrop.cli.gc import gc
+from outcrop.cli.import_ import import_app
+from outcrop.cli.info import info
+from outcrop.cli.output import guarded
+from outcrop.cli.synth import synth
+from outcrop.cli.verify import verify
+
+app = typer.Typer(
+    name="outcrop",
+    help="Train graph neural networks on graphs larger than memory, from an SSD.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"outcrop {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _outcrop(
+    version: bool = typer.Option(
+        False, "--version", help="Print the version.", callback=_print_version, is_eager=True
+    ),
+) -> None:
+    pass
+
+
+app.add_typer(import_app)
+for command in (synth, info, verify, gc, doctor):
+    app.command()(guarded(command))
+
+
+def main() -> None:
+    app()

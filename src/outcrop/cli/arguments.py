@@ -1,0 +1,48 @@
+"""Arguments that several commands take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outcrop.errors import OptionError
+from outcrop.options import parse_count, parse_size
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except OptionError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _count(text: str) -> int:
+    try:
+        return parse_count(text)
+    except OptionError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+Store = Annotated[Path, typer.Argument(help="The store.", show_default=False)]
+Destination = Annotated[
+    Path, typer.Argument(help="The store to make; must not exist.", show_default=False)
+]
+Memory = Annotated[
+    int,
+    typer.Option(
+        "--memory",
+        help="Memory to use, beside about 60 MB for Python and its libraries.",
+        parser=_size,
+        metavar="SIZE",
+        show_default="2GB",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed makes the same store.")]
+
+
+def count_option(name: str, text: str) -> object:
+    """An option that takes a count such as 1M."""
+    return typer.Option(name, help=text, parser=_count, metavar="COUNT", show_default=False)

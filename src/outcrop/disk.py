@@ -1,0 +1,299 @@
+"""Disk: files, and the engine that reads and writes them.
+
+Everything that Outcrop moves in bulk passes through three calls of `File`: read extents, read rows
+and write extents. Each exists as a blocking call and as `start_...`, which returns a `Pending` at
+once; no call holds the GIL while it waits.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outcrop import _core
+from outcrop.errors import DiskError
+from outcrop.options import DiskOptions, Faults
+
+Path = str | os.PathLike[str]
+Ints = NDArray[np.int64] | Sequence[int]
+Array = NDArray[Any]
+Pending = _core.Pending
+
+# benchmarks/results/read_rows.md: two rings keep the drive busy while one copies rows out; blocking
+# threads gain up to 64.
+_URING_WORKERS = 2
+_POOL_WORKERS = 64
+_URING_BOUNCE_BYTES = 1 << 20
+_POOL_BOUNCE_BYTES = 128 << 10
+
+
+@dataclass(frozen=True)
+class DiskCounters:
+    """What an engine did since it was made."""
+
+    read_requests: int
+    bytes_wanted: int
+    bytes_read: int
+    write_requests: int
+    bytes_written: int
+    retries: int
+    wait_seconds: float
+    latency: tuple[int, ...]
+    """Requests by latency: entry b counts those of 2^b to 2^(b+1) nanoseconds."""
+
+    def latency_us(self, share: float) -> float:
+        """The latency in microseconds that `share` of all requests did not exceed, interpolated."""
+        wanted = share * sum(self.latency)
+        for bucket, count in enumerate(self.latency):
+            if count and wanted <= count:
+                return float(2.0**bucket * (1 + wanted / count) / 1000)
+            wanted -= count
+        return 0.0
+
+
+def aligned_empty(shape: int | tuple[int, ...], dtype: Any = np.uint8) -> Array:
+    """A page-aligned array, zeroed, whose memory goes back to the system when it is freed."""
+    shape = (shape,) if isinstance(shape, int) else shape
+    dtype = np.dtype(dtype)
+    count = int(np.prod(shape, dtype=np.int64))
+    memory: Array = _core.aligned_zeros(count * dtype.itemsize)
+    array: Array = memory.view(dtype).reshape(shape)
+    return array
+
+
+class Disk:
+    """The engine: opens files, and does all their reads and writes on threads of its own.
+
+    Thread-safe. Belongs to the process that made it: after a fork, make another.
+    """
+
+    def __init__(self, options: DiskOptions | None = None) -> None:
+        self.options = options or DiskOptions()
+        self.engine: str
+        """ "uring" or "pool": what was chosen."""
+        self.refusal: str | None = None
+        """Why `auto` did not choose io_uring, where it did not."""
+        self._engine = self._choose_engine()
+
+    def _choose_engine(self) -> _core.Engine:
+        if self.options.engine != "pool":
+            self.refusal = _core.uring_refusal() or None
+            if self.refusal is None:
+                try:
+                    return self._make_engine("uring")
+                except OSError as error:  # allowed a moment ago: locked memory ran out
+                    self.refusal = str(error)
+            if self.options.engine == "uring":
+                raise DiskError(0, self.refusal, "io_uring", 0, 0)
+        return self._make_engine("pool")
+
+    def _make_engine(self, name: str) -> _core.Engine:
+        options = self.options
+        uring = name == "uring"
+        bounce = _URING_BOUNCE_BYTES if uring else _POOL_BOUNCE_BYTES
+        engine = _core.Engine(
+            uring=uring,
+            workers=options.workers or (_URING_WORKERS if uring else _POOL_WORKERS),
+            queue_depth=options.queue_depth,
+            # A quarter of it is the longest read that is not straight into its place.
+            bounce_bytes=max(bounce, 4 * options.unit_bytes),
+            unit_bytes=options.unit_bytes,
+            gap_bytes=options.gap_bytes,
+            max_request_bytes=options.max_request_bytes,
+            faults=_faults(options.faults),
+        )
+        self.engine = name
+        return engine
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory that the engine itself holds."""
+        return self._engine.memory_bytes
+
+    @property
+    def counters(self) -> DiskCounters:
+        c = self._engine.counters()
+        return DiskCounters(
+            read_requests=c.read_requests,
+            bytes_wanted=c.bytes_wanted,
+            bytes_read=c.bytes_read,
+            write_requests=c.write_requests,
+            bytes_written=c.bytes_written,
+            retries=c.retries,
+            wait_seconds=c.wait_ns / 1e9,
+            latency=tuple(c.latency),
+        )
+
+    def open(self, path: Path) -> File:
+        """Opens a file for reading."""
+        return File(self._engine, _core.File.open(os.fspath(path), self._access()))
+
+    def create(self, path: Path, size: int = 0) -> File:
+        """Creates a file of `size` bytes, allocated on disk; an existing file is an error."""
+        return File(self._engine, _core.File.create(os.fspath(path), size, self._access()))
+
+    def _access(self) -> _core.Access:
+        return {
+            "auto": _core.Access.AUTO,
+            "direct": _core.Access.DIRECT,
+            "buffered": _core.Access.BUFFERED,
+        }[self.options.access]
+
+    def close(self) -> None:
+        """Ends the threads and waits for what is in flight; the rest raises CancelledError."""
+        self._engine.close()
+
+    def __enter__(self) -> Disk:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class File:
+    """An open file. Thread-safe, apart from `close`."""
+
+    def __init__(self, engine: _core.Engine, file: _core.File) -> None:
+        self._engine = engine
+        self._file: _core.File | None = file
+        self.path = file.path
+        self.direct = file.direct
+        """Whether reads go around the page cache."""
+
+    @property
+    def _open(self) -> _core.File:
+        if self._file is None:
+            raise ValueError(f"{self.path} is closed")
+        return self._file
+
+    @property
+    def size(self) -> int:
+        return self._open.size
+
+    @property
+    def block_bytes(self) -> int:
+        """What direct reads must be aligned to; 1 for a buffered file."""
+        return self._open.offset_align
+
+    # Reads
+
+    def start_read_extents(
+        self, offsets: Ints, lengths: Ints, out: Array, places: Ints | None = None
+    ) -> Pending:
+        """Bytes [offsets[i], offsets[i] + lengths[i]) -> out, at byte places[i].
+
+        Without `places` the extents follow each other in `out`.
+        """
+        offsets, lengths = _ints(offsets), _ints(lengths)
+        places = _following(lengths) if places is None else _ints(places)
+        return self._engine.read_extents(self._open, offsets, lengths, places, _bytes(out))
+
+    def read_extents(
+        self, offsets: Ints, lengths: Ints, out: Array, places: Ints | None = None
+    ) -> None:
+        self.start_read_extents(offsets, lengths, out, places).wait()
+
+    def start_read_rows(
+        self, ids: Ints, out: Array, *, base: int = 0, places: Ints | None = None
+    ) -> Pending:
+        """Rows `ids` (ascending) of the rows that begin at byte `base` -> out[places[i]].
+
+        A row has as many bytes as `out[0]`. Without `places` row i goes to out[i].
+        """
+        row_bytes = out.itemsize * int(np.prod(out.shape[1:], dtype=np.int64))
+        ids = _ints(ids)
+        places = None if places is None else _ints(places)
+        return self._engine.read_rows(self._open, base, row_bytes, ids, places, _bytes(out))
+
+    def read_rows(
+        self, ids: Ints, out: Array, *, base: int = 0, places: Ints | None = None
+    ) -> None:
+        self.start_read_rows(ids, out, base=base, places=places).wait()
+
+    def read(self, offset: int, length: int) -> NDArray[np.uint8]:
+        """Bytes [offset, offset + length), in memory of their own."""
+        out = aligned_empty(length)
+        self.read_extents([offset], [length], out)
+        return out
+
+    # Writes
+
+    def start_write_extents(
+        self, offsets: Ints, lengths: Ints, source: Array, places: Ints | None = None
+    ) -> Pending:
+        """source, from byte places[i] on -> bytes [offsets[i], offsets[i] + lengths[i])."""
+        offsets, lengths = _ints(offsets), _ints(lengths)
+        places = _following(lengths) if places is None else _ints(places)
+        return self._engine.write_extents(self._open, offsets, lengths, places, _bytes(source))
+
+    def write_extents(
+        self, offsets: Ints, lengths: Ints, source: Array, places: Ints | None = None
+    ) -> None:
+        self.start_write_extents(offsets, lengths, source, places).wait()
+
+    def write(self, offset: int, source: Array) -> None:
+        """All of `source` -> the bytes from `offset` on."""
+        self.write_extents([offset], [source.nbytes], source)
+
+    def reserve(self, size: int) -> None:
+        """Allocates disk space up to `size` bytes, or raises WriteError."""
+        self._open.reserve(size)
+
+    def truncate(self, size: int) -> None:
+        self._open.truncate(size)
+
+    def sync(self) -> None:
+        """On return, everything written has reached the device."""
+        self._open.sync()
+
+    def close(self) -> None:
+        """Transfers under way keep the file until they are done."""
+        self._file = None
+
+    def __enter__(self) -> File:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _ints(values: Ints) -> NDArray[np.int64]:
+    return np.ascontiguousarray(values, dtype=np.int64)
+
+
+def _following(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    places = np.zeros(len(lengths), dtype=np.int64)
+    np.cumsum(lengths[:-1], out=places[1:])
+    return places
+
+
+def _bytes(array: Array) -> NDArray[np.uint8]:
+    """The array's own memory as bytes; never a copy."""
+    if not array.flags.c_contiguous:
+        raise ValueError("the array must be contiguous")
+    return array.reshape(-1).view(np.uint8)
+
+
+def _faults(faults: Faults | None) -> _core.FaultOptions | None:
+    if faults is None:
+        return None
+    options = _core.FaultOptions()
+    for name, value in asdict(faults).items():
+        setattr(options, name, value)
+    return options

@@ -1,0 +1,363 @@
+"""Import: a graph source -> a store. The one way in for every format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outcrop import _core
+from outcrop.disk import Disk
+from outcrop.errors import BudgetError, IngestError
+from outcrop.ingest.compact import Compaction
+from outcrop.ingest.source import (
+    AdoptedRows,
+    Attributes,
+    EdgeChunk,
+    GraphSource,
+    Ids,
+    IngestOptions,
+    LabelStream,
+    RowStream,
+)
+from outcrop.options import DiskOptions, format_size
+from outcrop.progress import SILENT, Progress
+from outcrop.store.arrays import map_array
+from outcrop.store.build import StoreBuilder
+from outcrop.store.edges import LEAST_SORT_BYTES, Block, EdgeSorter, RecordLayout
+from outcrop.store.format import SPLITS, Manifest, RowEncoding
+
+# Besides sorting: chunks of edges, write buffers of three arrays, blocks, the engine.
+_OTHER_BYTES = 16 << 20
+LEAST_MEMORY_BYTES = 32 << 20
+_ROW_CHUNK_BYTES = 2 << 20
+
+
+def ingest_disk() -> Disk:
+    """An engine for long sequential transfers: few workers, little memory."""
+    return Disk(DiskOptions(workers=2))
+
+
+def import_graph(
+    source: GraphSource,
+    path: Path,
+    options: IngestOptions | None = None,
+    progress: Progress = SILENT,
+) -> Manifest:
+    """Makes the store, or raises and leaves nothing."""
+    options = options or IngestOptions()
+    memory = sort_memory(options.memory)
+    with ingest_disk() as disk, StoreBuilder(path, disk) as builder:
+        num_nodes, num_edges = _import_topology(builder, source, options, memory, progress)
+        attributes = source.attributes(num_nodes)
+        encoding, num_classes = write_attributes(
+            builder, source.name, attributes, num_nodes, options.feature_dtype, progress
+        )
+        return builder.commit(
+            num_nodes=num_nodes,
+            num_edges=num_edges,
+            num_classes=num_classes,
+            features=encoding,
+            source=source.name,
+            # What changes the result; the memory does not.
+            options={key: value for key, value in asdict(options).items() if key != "memory"},
+        )
+
+
+def sort_memory(memory: int) -> int:
+    """What is left of a budget for sorting edges; BudgetError where that is too little."""
+    if memory < LEAST_MEMORY_BYTES:
+        raise BudgetError(
+            f"memory must be at least {format_size(LEAST_MEMORY_BYTES)} (got {format_size(memory)})"
+        )
+    return max(memory - _OTHER_BYTES, LEAST_SORT_BYTES)
+
+
+def _import_topology(
+    builder: StoreBuilder,
+    source: GraphSource,
+    options: IngestOptions,
+    memory: int,
+    progress: Progress,
+) -> tuple[int, int]:
+    """Writes the topology; returns the numbers of nodes and edges."""
+    sparse = source.num_nodes is None
+    layout = RecordLayout(
+        wide=sparse or _required(source.num_nodes) > 1 << 32,
+        numbered=options.edge_ids,
+        by_source=options.merge_multi_edges,
+    )
+    bitmap_memory = memory // 4 if sparse else 0
+    compaction = None
+    if sparse:
+        compaction = Compaction(
+            builder.disk, builder.scratch, bitmap_memory, drop_loops=options.drop_self_loops
+        )
+    runs = builder.scratch / "runs"
+    runs.mkdir()
+    with EdgeSorter(builder.disk, runs, memory - bitmap_memory, layout) as sorter:
+        progress.stage("read edges", source.total, source.unit)
+        packing = _Packing(
+            limit=int(np.iinfo(np.int64).max) if sparse else _required(source.num_nodes),
+            undirected=options.undirected,
+            drop_loops=options.drop_self_loops and not sparse,
+        )
+        number = 0
+        for chunk in source.edges:
+            if compaction is not None:
+                _refuse_negative(source.name, chunk)
+                compaction.add(chunk)
+            _add_edges(sorter, source.name, chunk, packing, number)
+            number += len(chunk.sources)
+            progress.advance(chunk.consumed)
+        progress.stage("sort edges", sorter.records, "edges")
+        if compaction is not None:
+            compaction.prepare(sorter, memory)
+            blocks = compaction.blocks(sorter)
+            num_nodes = compaction.num_nodes
+        else:
+            blocks = sorter.blocks()
+            num_nodes = _required(source.num_nodes)
+        if num_nodes == 0:
+            raise IngestError(source.name, "", "no nodes")
+        counted = _counted(blocks, progress)
+        dropped_later = options.merge_multi_edges or (sparse and options.drop_self_loops)
+        known = None if dropped_later else sorter.records
+        num_edges = builder.write_topology(counted, num_nodes, layout, known)
+    if compaction is not None:
+        builder.write("node_ids", compaction.node_ids(), np.int64, rows=num_nodes)
+    runs.rmdir()
+    return num_nodes, num_edges
+
+
+def _required(num_nodes: int | None) -> int:
+    assert num_nodes is not None
+    return num_nodes
+
+
+def _counted(blocks: Iterable[Block], progress: Progress) -> Iterator[Block]:
+    for block in blocks:
+        yield block
+        progress.advance(block.count)
+
+
+def _refuse_negative(name: str, chunk: EdgeChunk) -> None:
+    """Before ids enter the bitmap."""
+    for ids in (chunk.sources, chunk.targets):
+        if len(ids) and ids.min() < 0:
+            index = int(np.argmax(ids < 0))
+            raise IngestError(name, chunk.place(index), f"node id {ids[index]} is negative")
+
+
+@dataclass(frozen=True)
+class _Packing:
+    limit: int
+    """Ids are below it."""
+    undirected: bool
+    drop_loops: bool
+
+
+def _add_edges(
+    sorter: EdgeSorter, name: str, chunk: EdgeChunk, packing: _Packing, first_number: int
+) -> None:
+    done = 0
+    while done < len(chunk.sources):
+        room = sorter.room()
+        if len(room) < 2 * sorter.layout.bytes:  # an edge and its reverse
+            sorter.spill()
+            continue
+        records, edges, bad = _core.pack_edges(
+            chunk.sources[done:],
+            chunk.targets[done:],
+            packing.limit,
+            packing.undirected,
+            packing.drop_loops,
+            first_number + done,
+            room,
+            sorter.layout.wide,
+            sorter.layout.numbered,
+        )
+        sorter.filled(records)
+        done += edges
+        if bad:
+            _raise_bad_id(name, chunk, done, packing.limit)
+
+
+def _raise_bad_id(name: str, chunk: EdgeChunk, index: int, limit: int) -> None:
+    for node in (int(chunk.sources[index]), int(chunk.targets[index])):
+        if node < 0:
+            raise IngestError(name, chunk.place(index), f"node id {node} is negative")
+        if node >= limit:
+            raise IngestError(
+                name, chunk.place(index), f"node id {node}, but there are only {limit} nodes"
+            )
+
+
+# Attributes
+
+
+def write_attributes(
+    builder: StoreBuilder,
+    name: str,
+    attributes: Attributes,
+    num_nodes: int,
+    feature_dtype: str | None = None,
+    progress: Progress = SILENT,
+) -> tuple[RowEncoding | None, int]:
+    """Writes features, labels and splits; returns the rows' encoding and the number of classes."""
+    num_classes = 0
+    if attributes.labels is not None:
+        progress.stage("labels", num_nodes, "nodes")
+        counted = _LabelCheck(name, attributes.labels, num_nodes, progress)
+        builder.write("labels", counted.chunks(), np.int64, rows=num_nodes)
+        num_classes = counted.largest + 1
+    _write_splits(builder, name, attributes.splits, num_nodes)
+    encoding = None
+    if isinstance(attributes.features, AdoptedRows):
+        encoding = _adopt_features(builder, attributes.features.path, num_nodes, progress)
+    elif attributes.features is not None:
+        encoding = RowEncoding(feature_dtype or attributes.features.encoding,
+                               attributes.features.dim)  # fmt: skip
+        _write_features(builder, name, attributes.features, encoding, num_nodes, progress)
+    return encoding, num_classes
+
+
+class _LabelCheck:
+    """Labels as they come -> int64, -1 for none; the largest is remembered."""
+
+    def __init__(self, name: str, labels: LabelStream, num_nodes: int, progress: Progress) -> None:
+        self.largest = -1
+        self._name = name
+        self._labels = labels
+        self._num_nodes = num_nodes
+        self._progress = progress
+
+    def chunks(self) -> Iterator[NDArray[np.int64]]:
+        node = 0
+        for chunk in self._labels.chunks:
+            labels = self._to_int(chunk.reshape(-1), node)
+            if len(labels):
+                if labels.min() < -1:
+                    bad = int(np.argmax(labels < -1))
+                    raise IngestError(
+                        self._name,
+                        f"label of node {node + bad}",
+                        f"{labels[bad]} is negative (-1 means no label)",
+                    )
+                self.largest = max(self.largest, int(labels.max()))
+            node += len(labels)
+            if node > self._num_nodes:
+                break
+            self._progress.advance(len(labels))
+            yield labels
+        if node != self._num_nodes:
+            count = "more" if node > self._num_nodes else node
+            raise IngestError(self._name, "labels", f"{count} labels for {self._num_nodes} nodes")
+
+    def _to_int(self, labels: NDArray[Any], node: int) -> NDArray[np.int64]:
+        if not np.issubdtype(labels.dtype, np.floating):
+            return labels.astype(np.int64)
+        missing = np.isnan(labels)
+        if missing.any() and not self._labels.nan_is_missing:
+            raise IngestError(
+                self._name,
+                f"label of node {node + int(np.argmax(missing))}",
+                "NaN; write -1 for a node without a label, or say that NaN means none "
+                "(--missing-label nan)",
+            )
+        rounded = np.where(missing, -1, labels).astype(np.int64)
+        wrong = rounded != np.where(missing, -1, labels)
+        if wrong.any():
+            bad = int(np.argmax(wrong))
+            raise IngestError(
+                self._name, f"label of node {node + bad}", f"{labels[bad]} is not a whole number"
+            )
+        return rounded
+
+
+def _write_splits(
+    builder: StoreBuilder, name: str, splits: Mapping[str, Iterable[Ids]], num_nodes: int
+) -> None:
+    taken = _core.IdSet(num_nodes)
+    labels = None
+    if "labels" in builder.arrays:
+        labels = map_array(builder.root, builder.arrays["labels"])
+
+    def checked(split: str, chunks: Iterable[Ids]) -> Iterator[Ids]:
+        for chunk in chunks:
+            ids = np.ascontiguousarray(chunk, dtype=np.int64)
+            new = taken.add_new(ids)
+            if new < len(ids):
+                node = int(ids[new])
+                beyond = not 0 <= node < num_nodes
+                what = f"but there are only {num_nodes} nodes" if beyond else "for the second time"
+                raise IngestError(name, f"split {split}", f"node {node}, {what}")
+            if labels is not None and len(ids):
+                missing = labels[ids] < 0
+                if missing.any():
+                    node = int(ids[np.argmax(missing)])
+                    raise IngestError(name, f"split {split}", f"node {node} has no label")
+            yield ids
+
+    for split in SPLITS:
+        if split in splits:
+            builder.write(split, checked(split, splits[split]), np.int64)
+
+
+def _adopt_features(
+    builder: StoreBuilder, path: Path, num_nodes: int, progress: Progress
+) -> RowEncoding:
+    progress.stage("hash features", None)
+    builder.adopt("features", path)
+    entry = builder.arrays["features"]
+    encodings = {np.dtype("<f4"): "float32", np.dtype("<f2"): "float16"}
+    if entry.dtype not in encodings or len(entry.shape) != 2:
+        raise IngestError(
+            path,
+            "header",
+            "features to adopt must be float32 or float16 rows "
+            f"(got {entry.dtype} of shape {entry.shape})",
+        )
+    check_row_count(str(path), entry.shape[0], num_nodes)
+    if entry.file_bytes < entry.data_offset + entry.dtype.itemsize * int(np.prod(entry.shape)):
+        raise IngestError(path, f"byte {entry.file_bytes}", "the file is cut off")
+    return RowEncoding(encodings[entry.dtype], entry.shape[1])
+
+
+def check_row_count(name: str, rows: int, num_nodes: int) -> None:
+    if rows != num_nodes:
+        raise IngestError(name, "features", f"{rows} rows for {num_nodes} nodes")
+
+
+def _write_features(
+    builder: StoreBuilder,
+    name: str,
+    features: RowStream,
+    encoding: RowEncoding,
+    num_nodes: int,
+    progress: Progress,
+) -> None:
+    progress.stage("features", num_nodes * encoding.row_bytes)
+    rows_per_chunk = max(1, _ROW_CHUNK_BYTES // (4 * features.dim))
+
+    def chunks() -> Iterator[NDArray[Any]]:
+        row = 0
+        for chunk in features.chunks(rows_per_chunk):
+            if row + len(chunk) > num_nodes:
+                check_row_count(name, row + len(chunk), num_nodes)
+            if encoding.name == "int8" and not np.isfinite(chunk).all():
+                bad = int(np.argmin(np.isfinite(chunk).all(axis=1)))
+                raise IngestError(
+                    name, f"features of node {row + bad}", "not finite, which int8 cannot hold"
+                )
+            row += len(chunk)
+            stored = encoding.encode(chunk)
+            progress.advance(stored.nbytes)
+            yield stored
+        check_row_count(name, row, num_nodes)
+
+    builder.write("features", chunks(), encoding.dtype, encoding.shape(0)[1:], rows=num_nodes)

@@ -1,0 +1,240 @@
+"""npz: one file with edge_index, x, y and masks -> a graph source.
+
+Members, each a .npy inside the zip, compressed or not, read as streams:
+
+    edge_index  int [2, E], source -> target
+    num_nodes   int; else the number of rows of x, or of y
+    x           float [N, F]; or CSR: x_data, x_indices, x_indptr, x_shape
+    y           int [N], -1 for none; or float
+    train_mask, val_mask, test_mask   bool [N]
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outcrop.errors import IngestError
+from outcrop.ingest.source import (
+    Attributes,
+    EdgeChunk,
+    GraphSource,
+    Ids,
+    LabelStream,
+    RowStream,
+    edge_numbers,
+)
+from outcrop.store.format import SPLITS, NpyHeader, parse_npy_header
+
+_EDGES_PER_CHUNK = 1 << 17
+_NODES_PER_CHUNK = 1 << 18
+
+
+def npz_source(path: str | os.PathLike[str], *, nan_is_missing: bool = False) -> GraphSource:
+    """Opens the file and checks that its members fit together."""
+    archive = NpzArchive(Path(path))
+    if "edge_index" not in archive:
+        raise IngestError(path, "", f"no edge_index among {', '.join(sorted(archive.names))}")
+    header = archive.header("edge_index")
+    if len(header.shape) != 2 or header.shape[0] != 2 or header.dtype.kind not in "iu":
+        raise IngestError(
+            path,
+            "edge_index",
+            f"must be integers of shape [2, E] (got {header.dtype} {list(header.shape)})",
+        )
+    return GraphSource(
+        name=os.fspath(path),
+        edges=_edges(archive, header),
+        num_nodes=_num_nodes(archive),
+        attributes=lambda _: _attributes(archive, nan_is_missing),
+        total=header.shape[1],
+    )
+
+
+class NpzArchive:
+    """The arrays of an .npz file as streams. Errors name the member and the offset in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with zipfile.ZipFile(path) as archive:
+                members = archive.namelist()
+        except zipfile.BadZipFile as error:
+            raise IngestError(path, "", f"cut off, or not an .npz file: {error}") from error
+        self.names = {name.removesuffix(".npy") for name in members}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.names
+
+    def header(self, name: str) -> NpyHeader:
+        with zipfile.ZipFile(self.path) as archive, archive.open(f"{name}.npy") as stream:
+            return self._parse(name, stream)
+
+    def _parse(self, name: str, stream: IO[bytes]) -> NpyHeader:
+        try:
+            return parse_npy_header(stream)
+        except (ValueError, SyntaxError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise IngestError(self.path, name, f"not an array: {error}") from error
+
+    def scalar(self, name: str) -> int:
+        return int(next(self.items(name, 1))[0])
+
+    def items(
+        self, name: str, count: int, first: int = 0, last: int | None = None
+    ) -> Iterator[NDArray[Any]]:
+        """Items [first, last) of the array in storage order, `count` at a time."""
+        with zipfile.ZipFile(self.path) as archive, archive.open(f"{name}.npy") as stream:
+            header = self._parse(name, stream)
+            size = header.dtype.itemsize
+            total = int(np.prod(header.shape, dtype=np.int64))
+            last = total if last is None else last
+            stream.seek(header.data_offset + first * size)
+            for at in range(first, last, count):
+                wanted = min(count, last - at) * size
+                data = self._read(name, stream, wanted)
+                if len(data) < wanted:
+                    offset = header.data_offset + at * size + len(data)
+                    raise IngestError(
+                        self.path, f"{name}, byte {offset}", "the array is cut off here"
+                    )
+                yield np.frombuffer(data, dtype=header.dtype)
+
+    def _read(self, name: str, stream: IO[bytes], count: int) -> bytes:
+        try:
+            return stream.read(count)
+        except (EOFError, zipfile.BadZipFile, zlib.error, OSError) as error:
+            raise IngestError(self.path, name, f"damaged or cut off: {error}") from error
+
+
+def _num_nodes(archive: NpzArchive) -> int:
+    if "num_nodes" in archive:
+        return archive.scalar("num_nodes")
+    for name in ("x", "y"):
+        if name in archive:
+            return archive.header(name).shape[0]
+    raise IngestError(archive.path, "", "needs num_nodes, x or y to know the number of nodes")
+
+
+def _edges(archive: NpzArchive, header: NpyHeader) -> Iterator[EdgeChunk]:
+    count = header.shape[1]
+    done = 0
+    for sources, targets in _edge_pairs(archive, header, count):
+        yield EdgeChunk(_ids(sources), _ids(targets), edge_numbers(done), len(sources))
+        done += len(sources)
+
+
+def _edge_pairs(
+    archive: NpzArchive, header: NpyHeader, count: int
+) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    if header.fortran_order:  # pairs follow each other
+        for pairs in archive.items("edge_index", 2 * _EDGES_PER_CHUNK):
+            yield pairs[0::2], pairs[1::2]
+        return
+    sources = archive.items("edge_index", _EDGES_PER_CHUNK, 0, count)
+    targets = archive.items("edge_index", _EDGES_PER_CHUNK, count, 2 * count)
+    yield from zip(sources, targets, strict=True)
+
+
+def _ids(values: NDArray[Any]) -> Ids:
+    return np.ascontiguousarray(values, dtype=np.int64)
+
+
+def _attributes(archive: NpzArchive, nan_is_missing: bool) -> Attributes:
+    labels = None
+    if "y" in archive:
+        labels = LabelStream(archive.items("y", _NODES_PER_CHUNK), nan_is_missing)
+    splits = {
+        split: _mask_ids(archive, f"{split}_mask") for split in SPLITS if f"{split}_mask" in archive
+    }
+    return Attributes(_features(archive), labels, splits)
+
+
+def _mask_ids(archive: NpzArchive, name: str) -> Iterator[Ids]:
+    header = archive.header(name)
+    if header.dtype != bool or len(header.shape) != 1:
+        raise IngestError(
+            archive.path, name, f"must be bool [N] (got {header.dtype} {list(header.shape)})"
+        )
+    first = 0
+    for mask in archive.items(name, _NODES_PER_CHUNK):
+        yield first + np.flatnonzero(mask)
+        first += len(mask)
+
+
+def _features(archive: NpzArchive) -> RowStream | None:
+    if "x" in archive:
+        return _dense_features(archive)
+    if "x_data" in archive:
+        return _sparse_features(archive)
+    return None
+
+
+def _dense_features(archive: NpzArchive) -> RowStream:
+    header = archive.header("x")
+    if len(header.shape) != 2 or header.fortran_order or header.dtype.kind not in "fiub":
+        raise IngestError(
+            archive.path, "x", f"must be [N, F] in C order (got {header.dtype} {header.shape})"
+        )
+    dim = header.shape[1]
+    return RowStream(
+        dim,
+        "float16" if header.dtype == np.float16 else "float32",
+        lambda rows: (block.reshape(-1, dim) for block in archive.items("x", rows * dim)),
+    )
+
+
+def _sparse_features(archive: NpzArchive) -> RowStream:
+    """CSR -> dense rows, a few at a time."""
+    rows, dim = (int(n) for n in next(archive.items("x_shape", 2)))
+
+    def chunks(count: int) -> Iterator[NDArray[Any]]:
+        # Streams of data and indices advance row by row as indptr says.
+        values = _Items(archive, "x_data")
+        columns = _Items(archive, "x_indices")
+        offsets = _Items(archive, "x_indptr")
+        last = offsets.take(1)
+        for first in range(0, rows, count):
+            ends = offsets.take(min(count, rows - first))
+            lengths = np.diff(np.concatenate([last, ends]))
+            if (lengths < 0).any():
+                raise IngestError(archive.path, "x_indptr", "descends")
+            total = int(lengths.sum())
+            dense = np.zeros((len(ends), dim), dtype=np.float32)
+            inside = columns.take(total)
+            if total and not 0 <= int(inside.min()) <= int(inside.max()) < dim:
+                raise IngestError(archive.path, "x_indices", f"a column is not below {dim}")
+            dense[np.repeat(np.arange(len(ends)), lengths), inside] = values.take(total)
+            last = ends[-1:]
+            yield dense
+
+    return RowStream(dim, "float32", chunks)
+
+
+class _Items:
+    """An array's items, as many at a time as are asked for."""
+
+    def __init__(self, archive: NpzArchive, name: str) -> None:
+        self._archive = archive
+        self._name = name
+        self._blocks = archive.items(name, 1 << 16)
+        self._rest: NDArray[Any] = np.empty(0, archive.header(name).dtype)
+
+    def take(self, count: int) -> NDArray[Any]:
+        parts = []
+        while count > len(self._rest):
+            parts.append(self._rest)
+            count -= len(self._rest)
+            block = next(self._blocks, None)
+            if block is None:
+                raise IngestError(self._archive.path, self._name, "has too few items")
+            self._rest = block
+        parts.append(self._rest[:count])
+        self._rest = self._rest[count:]
+        return np.concatenate(parts)

@@ -1,0 +1,96 @@
+"""Random features, labels and splits, for graphs that have only topology or are synthetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outcrop import _core
+from outcrop.errors import OptionError
+from outcrop.ingest.source import Attributes, Ids, LabelStream, RowStream
+from outcrop.parallel import ordered_map
+from outcrop.store.format import SPLITS
+
+# The class signal, spread over all dimensions, against noise of variance 1 in each: weak enough
+# that features alone do not tell the class, strong enough that neighbours do.
+_SIGNAL = 1.2
+_NODES_PER_CHUNK = 1 << 18
+
+MakeLabels = Callable[[int, NDArray[np.int64]], None]
+"""(first node, out) -> fills the labels of consecutive nodes."""
+
+
+def check_train_fraction(fraction: float) -> None:
+    if not 0 < fraction <= 1:
+        raise OptionError(f"train_fraction must be above 0 and at most 1 (got {fraction})")
+
+
+def random_attributes(
+    num_nodes: int,
+    *,
+    dim: int,
+    classes: int,
+    train_fraction: float,
+    seed: int,
+    labels: MakeLabels | None = None,
+) -> Attributes:
+    """Class labels (random unless given), features that hint at them, and random splits.
+
+    As many nodes as `train_fraction` asks for go to each of train, val and test, or as many as
+    there are.
+    """
+    check_train_fraction(train_fraction)
+
+    def uniform(first: int, out: NDArray[np.int64]) -> None:
+        _core.random_labels(classes, seed, first, out)
+
+    make = labels or uniform
+    return Attributes(
+        features=_features(num_nodes, dim, seed, make) if dim else None,
+        labels=LabelStream(_labels(num_nodes, make)),
+        splits=_splits(num_nodes, train_fraction, seed),
+    )
+
+
+def _labels(num_nodes: int, make: MakeLabels) -> Iterator[NDArray[np.int64]]:
+    for first in range(0, num_nodes, _NODES_PER_CHUNK):
+        yield _labels_of(first, min(_NODES_PER_CHUNK, num_nodes - first), make)
+
+
+def _labels_of(first: int, count: int, make: MakeLabels) -> NDArray[np.int64]:
+    out = np.empty(count, np.int64)
+    make(first, out)
+    return out
+
+
+def _features(num_nodes: int, dim: int, seed: int, make: MakeLabels) -> RowStream:
+    def chunks(rows: int) -> Iterator[NDArray[np.float32]]:
+        def rows_from(first: int) -> NDArray[np.float32]:
+            labels = _labels_of(first, min(rows, num_nodes - first), make)
+            out = np.empty((len(labels), dim), np.float32)
+            _core.features(seed, _SIGNAL / math.sqrt(dim), first, labels, out)
+            return out
+
+        return ordered_map(rows_from, range(0, num_nodes, rows))
+
+    return RowStream(dim, "float32", chunks)
+
+
+def _splits(num_nodes: int, fraction: float, seed: int) -> dict[str, Iterator[Ids]]:
+    """Consecutive stretches of one random order, each sorted."""
+    size = min(max(1, round(num_nodes * fraction)), num_nodes)
+    bounds = [min(size * i, num_nodes) for i in range(4)]
+    return {
+        name: _random_nodes(num_nodes, seed, first, last)
+        for name, first, last in zip(SPLITS, bounds, bounds[1:], strict=False)
+    }
+
+
+def _random_nodes(num_nodes: int, seed: int, first: int, last: int) -> Iterator[Ids]:
+    nodes = np.empty(last - first, np.int64)
+    _core.random_order(num_nodes, seed, first, nodes)
+    nodes.sort()
+    yield nodes

@@ -1,0 +1,110 @@
+"""What an importer gives: streams of edges, features, labels and splits, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outcrop.options import parse_size
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class EdgeChunk:
+    """Consecutive edges of a source."""
+
+    sources: Ids
+    targets: Ids
+    place: Callable[[int], str]
+    """Where edge i of the chunk stands in the source, for messages: "line 17"."""
+    consumed: int
+    """Units of progress that this chunk stands for, e.g. bytes of the file."""
+
+
+def edge_numbers(first: int) -> Callable[[int], str]:
+    """Places of edges in sources where they are only numbered."""
+    return lambda i: f"edge {first + i}"
+
+
+@dataclass(frozen=True)
+class RowStream:
+    """Feature rows in order."""
+
+    dim: int
+    encoding: str
+    """How to store them unless the user says otherwise."""
+    chunks: Callable[[int], Iterator[NDArray[Any]]]
+    """chunks(n) yields float arrays [up to n, dim]."""
+
+
+@dataclass(frozen=True)
+class LabelStream:
+    """Labels in order: integers, -1 for none; or floats, where NaN may stand for none."""
+
+    chunks: Iterable[NDArray[Any]]
+    nan_is_missing: bool = False
+
+
+@dataclass(frozen=True)
+class AdoptedRows:
+    """A .npy file of feature rows that stays where it is."""
+
+    path: Path
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """What a source knows about its nodes."""
+
+    features: RowStream | AdoptedRows | None = None
+    labels: LabelStream | None = None
+    splits: Mapping[str, Iterable[Ids]] = field(default_factory=dict)
+    """Node ids of "train", "val" and "test"."""
+
+
+def no_attributes(_: int) -> Attributes:
+    """For sources that have only topology."""
+    return Attributes()
+
+
+@dataclass(frozen=True)
+class GraphSource:
+    """A graph to import. Each stream is read once."""
+
+    name: str
+    """The path, or what else names it, for messages and for the manifest."""
+    edges: Iterable[EdgeChunk]
+    num_nodes: int | None
+    """None: ids are sparse; they are compacted in ascending order, and the originals kept."""
+    attributes: Callable[[int], Attributes] = no_attributes
+    """Called with the number of nodes once it is known."""
+    total: int | None = None
+    """Units of progress of all edges, as EdgeChunk.consumed counts them."""
+    unit: str = "edges"
+
+
+@dataclass(frozen=True)
+class IngestOptions:
+    """What becomes of the source's edges and features, and with how much memory."""
+
+    memory: int = 2_000_000_000
+    undirected: bool = False
+    """Each edge that is no self loop also gets its reverse."""
+    drop_self_loops: bool = False
+    merge_multi_edges: bool = False
+    """Of equal edges the first is kept; each node's in-neighbours are then sorted by id."""
+    edge_ids: bool = False
+    """Keep, for each edge of the store, its number in the source."""
+    feature_dtype: str | None = None
+    """float32, float16, bfloat16 or int8; None: as in the source."""
+
+    @staticmethod
+    def with_sizes(memory: str | int = "2GB", **options: Any) -> IngestOptions:
+        """The same, with memory as people write it."""
+        return IngestOptions(memory=parse_size(memory), **options)

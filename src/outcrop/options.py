@@ -1,0 +1,112 @@
+"""Options are values: frozen, comparable, printable. Sizes are written as people write them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from outcrop.errors import OptionError
+
+_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(i?)(B?)\s*", re.IGNORECASE)
+
+
+def parse_size(text: str | int) -> int:
+    """ "8GB", "512MiB", "64 kB", 4096 -> bytes. GB is 10^9, GiB is 2^30."""
+    return _parse(text, "a size such as 8GB, 512MiB or 4096")
+
+
+def parse_count(text: str | int) -> int:
+    """ "1M", "20K", "1.5G", 300 -> a count. M is 10^6."""
+    return _parse(text, "a count such as 1M, 20K or 300", bytes_allowed=False)
+
+
+def _parse(text: str | int, expected: str, *, bytes_allowed: bool = True) -> int:
+    if isinstance(text, int):
+        if text < 0:
+            raise OptionError(f"expected {expected} (got {text})")
+        return text
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise OptionError(f"expected {expected} (got {text!r})")
+    number, unit, binary, byte = match.groups()
+    if (byte or binary) and not bytes_allowed:
+        raise OptionError(f"expected {expected} (got {text!r})")
+    base = 1024 if binary else 1000
+    return int(float(number) * base ** _UNITS[unit.upper()])
+
+
+def format_size(count: int) -> str:
+    """Bytes -> "1.5 GB", in powers of ten."""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(size) < 1000:
+            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Faults for tests: which requests fail, come short, late or out of order."""
+
+    fail_read_at: int = 0
+    """The n-th read (1 is the first) and the fail_count - 1 after it fail; 0: none does."""
+    fail_write_at: int = 0
+    fail_count: int = 1
+    error: int = 5
+    """errno of the failure; 5 is EIO."""
+    short_every: int = 0
+    """Every n-th request moves only a part of its bytes."""
+    delay_us: int = 0
+    """Every wait for the device lasts up to this much longer."""
+    reorder: bool = False
+    """Completions arrive in random order."""
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class DiskOptions:
+    """How files are read and written; defaults as measured in benchmarks/results/read_rows.md."""
+
+    engine: Literal["auto", "uring", "pool"] = "auto"
+    """io_uring, or threads with pread; auto: io_uring where the kernel allows it."""
+    access: Literal["auto", "direct", "buffered"] = "auto"
+    """Around the page cache (O_DIRECT) or through it; auto: direct where the file allows it."""
+    workers: int | None = None
+    """Threads. None: 2 with io_uring, 64 in the pool."""
+    queue_depth: int = 64
+    """Requests in flight per io_uring worker: 128 in all; more adds latency, not speed."""
+    unit_bytes: int = 4096
+    """The smallest read, and what reads are aligned to; 0: the device's own sector."""
+    gap_bytes: int = 8192
+    """Two wanted pieces with at most this much between them are read as one."""
+    max_request_bytes: int = 1 << 20
+    faults: Faults | None = None
+    """For tests."""
+
+    def __post_init__(self) -> None:
+        _one_of("engine", self.engine, ("auto", "uring", "pool"))
+        _one_of("access", self.access, ("auto", "direct", "buffered"))
+        _in_range("workers", self.workers, 1, 1024)
+        _in_range("queue_depth", self.queue_depth, 1, 4096)
+        _in_range("unit_bytes", self.unit_bytes, 0, 1 << 20)
+        _in_range("gap_bytes", self.gap_bytes, 0, 1 << 30)
+        _in_range("max_request_bytes", self.max_request_bytes, 64 << 10, 1 << 30)
+        if self.unit_bytes & (self.unit_bytes - 1):
+            raise OptionError(f"unit_bytes must be a power of two (got {self.unit_bytes})")
+        if self.max_request_bytes % 4096:
+            raise OptionError(
+                f"max_request_bytes must be a multiple of 4096 (got {self.max_request_bytes})"
+            )
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise OptionError(f"{name} must be one of {', '.join(allowed)} (got {value!r})")
+
+
+def _in_range(name: str, value: int | None, low: int, high: int) -> None:
+    if value is not None and not low <= value <= high:
+        raise OptionError(f"{name} must be {low} to {high} (got {value})")

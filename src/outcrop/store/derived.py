@@ -1,0 +1,180 @@
+"""Derived layouts: what strategies make from a store and keep under it, by the hash of its inputs.
+
+A layout is a directory `derived/<kind>-<key>`. The key hashes everything that the content depends
+on, the store's content included, so a layout that is found is a layout that fits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from outcrop.errors import CorruptError, LockedError, OptionError, StoreError
+from outcrop.store.format import DERIVED, LOCK, digest, read_manifest, seal, unseal
+from outcrop.store.locks import DirectoryLock, write_synced
+from outcrop.store.workdir import WorkDirectory, leftovers
+
+_RECORD = "layout.json"
+_REMOVED_SUFFIX = ".removed"
+
+
+class Layout:
+    """A layout that is there, held by a lease: it is not removed while this object is open."""
+
+    def __init__(self, path: Path) -> None:
+        """FileNotFoundError where there is none."""
+        self.path = path
+        self._lease = DirectoryLock(path, shared=True)
+        self.record = unseal((path / _RECORD).read_bytes(), str(path / _RECORD))
+        """kind, key and the inputs that the key hashes."""
+
+    def close(self) -> None:
+        self._lease.release()
+
+    def __enter__(self) -> Layout:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def layout_key(content: str, inputs: Mapping[str, Any]) -> str:
+    """The hash of a store's content and of all other inputs, which must be plain JSON values."""
+    text = json.dumps({"store": content, "inputs": inputs}, sort_keys=True)
+    return digest(text.encode())
+
+
+class DerivedLayouts:
+    """The derived layouts of one store."""
+
+    def __init__(self, store: Path, content: str) -> None:
+        self._root = store / DERIVED
+        self._content = content
+
+    def path(self, kind: str, inputs: Mapping[str, Any]) -> Path:
+        """Where the layout of this kind and these inputs is, or would be."""
+        if not kind.isidentifier():
+            raise OptionError(f"the kind of a layout must be a plain word (got {kind!r})")
+        return self._root / f"{kind}-{layout_key(self._content, inputs)}"
+
+    def find(self, kind: str, inputs: Mapping[str, Any]) -> Layout | None:
+        """The layout, or None where it was never made."""
+        try:
+            return Layout(self.path(kind, inputs))
+        except FileNotFoundError:
+            return None
+
+    def get_or_build(
+        self, kind: str, inputs: Mapping[str, Any], build: Callable[[Path], None]
+    ) -> Layout:
+        """The layout; made by build(directory) where it is missing.
+
+        `build` syncs what it writes. If it fails nothing remains. LockedError where another process
+        is making the same layout.
+        """
+        found = self.find(kind, inputs)
+        if found is not None:
+            return found
+        path = self.path(kind, inputs)
+        try:
+            with WorkDirectory(path) as work:
+                build(work.path)
+                record = {
+                    "kind": kind,
+                    "key": path.name.removeprefix(f"{kind}-"),
+                    "store": self._content,
+                    "inputs": dict(inputs),
+                }
+                write_synced(work.path / _RECORD, seal(record))
+                work.commit()
+        except StoreError as error:
+            found = self.find(kind, inputs)  # made by someone else in the meantime?
+            if found is None or isinstance(error, CorruptError):
+                raise
+            return found
+        return Layout(path)
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """Something under a store that could be removed."""
+
+    path: Path
+    why: str
+    bytes: int
+
+
+def find_garbage(store: Path, *, everything: bool = False) -> Iterator[Garbage]:
+    """What nobody uses: leftovers of killed processes, layouts of other contents of this store.
+
+    With `everything`, also good layouts that nobody holds now; they can be made again.
+    """
+    for path in leftovers(store.absolute().parent):
+        if path.name == f".{store.name}.building":
+            yield Garbage(path, "left by an interrupted import", _tree_bytes(path))
+    content = read_manifest(store).content
+    root = store / DERIVED
+    if not root.is_dir():
+        return
+    for path in leftovers(root):
+        yield Garbage(path, "left by an interrupted preparation", _tree_bytes(path))
+    for path in sorted(root.iterdir()):
+        if path.name.endswith(_REMOVED_SUFFIX):
+            yield Garbage(path, "removal was interrupted", _tree_bytes(path))
+        elif (path / LOCK).exists() and not path.name.startswith("."):
+            why = _why_useless(path, content) or ("can be made again" if everything else None)
+            if why and not _in_use(path):
+                yield Garbage(path, why, _tree_bytes(path))
+
+
+def _why_useless(path: Path, content: str) -> str | None:
+    try:
+        record = unseal((path / _RECORD).read_bytes(), str(path / _RECORD))
+    except (OSError, CorruptError):
+        return "its record is damaged"
+    return None if record["store"] == content else "made from other content of this store"
+
+
+def _in_use(path: Path) -> bool:
+    try:
+        DirectoryLock(path, shared=False).release()
+    except LockedError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def remove(garbage: Garbage) -> bool:
+    """Removes it; False where somebody has begun to use it in the meantime."""
+    path = garbage.path
+    try:
+        lock = DirectoryLock(path, shared=False) if (path / LOCK).exists() else None
+    except (LockedError, FileNotFoundError):
+        return False
+    # Renamed first: a reader that comes now finds nothing rather than half of it.
+    aside = path.with_name(path.name.removesuffix(_REMOVED_SUFFIX) + _REMOVED_SUFFIX)
+    os.rename(path, aside)
+    if lock is not None:
+        lock.release()
+    shutil.rmtree(aside)
+    return True
+
+
+def _tree_bytes(path: Path) -> int:
+    return sum(
+        os.lstat(os.path.join(folder, name)).st_blocks * 512
+        for folder, _, names in os.walk(path)
+        for name in names
+    )

@@ -1,0 +1,269 @@
+"""Edges, out of core: chunks of edges in source order -> records sorted by target, in blocks.
+
+An external merge sort: runs that fit into memory are sorted and spilled, then merged. It is stable,
+so the result is the same, byte for byte, whatever the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outcrop import _core
+from outcrop.disk import Disk, File, Pending, aligned_empty
+from outcrop.errors import BudgetError
+from outcrop.options import format_size
+
+Bytes = NDArray[np.uint8]
+
+# A run is read back in windows of at least this size: smaller ones cost a request each.
+_LEAST_WINDOW_BYTES = 256 << 10
+_MOST_WINDOW_BYTES = 4 << 20
+_BLOCK_BYTES = 1 << 20
+LEAST_SORT_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class RecordLayout:
+    """What a record holds, and the order in which records are wanted."""
+
+    wide: bool
+    """Ids of 64 bits instead of 32."""
+    numbered: bool = False
+    """Each record carries its edge's number in the source."""
+    by_source: bool = False
+    """Sorted by (target, source), keeping the first of equal edges; else by target, stable."""
+
+    @property
+    def bytes(self) -> int:
+        return _core.record_bytes(self.wide, self.numbered)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of a record, for numpy."""
+        node = np.uint64 if self.wide else np.uint32
+        fields: list[tuple[str, Any]] = [("target", node), ("source", node)]
+        if self.numbered:
+            fields.append(("number", np.int64))
+        return np.dtype(fields)
+
+
+@dataclass(frozen=True)
+class Block:
+    """`count` sorted records at the beginning of `records`; overwritten by the next block."""
+
+    records: Bytes
+    count: int
+
+
+@dataclass
+class _Run:
+    file: File
+    path: Path
+    records: int
+
+
+class EdgeSorter:
+    """Takes records, gives them back sorted. Uses at most `memory` bytes.
+
+    Fill `room()` and tell with `filled(count)`; then iterate over `blocks()`, once.
+    """
+
+    def __init__(self, disk: Disk, scratch: Path, memory: int, layout: RecordLayout) -> None:
+        if memory < LEAST_SORT_BYTES:
+            raise BudgetError(
+                f"sorting needs {format_size(LEAST_SORT_BYTES)} of memory "
+                f"(got {format_size(memory)})"
+            )
+        self.layout = layout
+        self.records = 0
+        """Taken so far."""
+        self._disk = disk
+        self._scratch = scratch
+        self._memory = memory
+        # One buffer is filled while another is sorted into a third.
+        self._capacity = memory // 3 // layout.bytes
+        self._filling, self._sorting, self._spare = (self._buffer() for _ in range(3))
+        self._filled = 0
+        self._runs: list[_Run] = []
+        self._run_count = 0
+        self._pool = ThreadPoolExecutor(1)
+        self._spilling: Future[None] | None = None
+
+    def _buffer(self) -> Bytes:
+        return aligned_empty(self._capacity * self.layout.bytes)
+
+    def room(self) -> Bytes:
+        """Memory for the next records: at least one, or many more."""
+        if self._filled == self._capacity:
+            self._spill_in_background()
+        return self._filling[self._filled * self.layout.bytes :]
+
+    def filled(self, count: int) -> None:
+        """`count` records were written to the beginning of `room()`."""
+        self._filled += count
+        self.records += count
+
+    def spill(self) -> None:
+        """Ends the current run: `room()` has all of a run's room again."""
+        if self._filled:
+            self._spill_in_background()
+
+    def _spill_in_background(self) -> None:
+        self._finish_spilling()
+        self._filling, self._sorting = self._sorting, self._filling
+        count, self._filled = self._filled, 0
+        self._spilling = self._pool.submit(self._sort_and_spill, count)
+
+    def _finish_spilling(self) -> None:
+        spilling, self._spilling = self._spilling, None
+        if spilling is not None:
+            spilling.result()
+
+    def _sort(self, records: Bytes, count: int) -> tuple[Bytes, Bytes, int]:
+        """Sorts; returns where the result is, the other buffer, and how many are left."""
+        layout = self.layout
+        left, swapped = _core.sort_edges(
+            records, count, self._spare, layout.by_source, layout.wide, layout.numbered
+        )
+        return (self._spare, records, left) if swapped else (records, self._spare, left)
+
+    def _sort_and_spill(self, count: int) -> None:
+        self._sorting, self._spare, count = self._sort(self._sorting, count)
+        run = self._new_run(count)
+        run.file.write(0, self._sorting[: count * self.layout.bytes])
+        self._runs.append(run)
+
+    def _new_run(self, records: int) -> _Run:
+        path = self._scratch / f"run-{self._run_count:06d}"
+        self._run_count += 1
+        file = self._disk.create(path, records * self.layout.bytes)
+        return _Run(file, path, records)
+
+    def blocks(self, memory: int | None = None) -> Iterator[Block]:
+        """All records in order. `memory`: for merging, where it is to be less than for sorting."""
+        self._memory = memory or self._memory
+        self._finish_spilling()
+        if not self._runs:
+            yield from self._blocks_in_memory()
+            return
+        self.spill()
+        self._finish_spilling()
+        self._filling = self._sorting = self._spare = np.empty(0, np.uint8)
+        while len(self._runs) > self._fan_in:
+            # Neighbours are merged with each other, so the order of runs, and stability, remain.
+            runs, step = self._runs, self._fan_in
+            groups = [runs[first : first + step] for first in range(0, len(runs), step)]
+            self._runs = [self._merge_to_run(group) for group in groups]
+        yield from self._merge(self._runs)
+        self._remove_runs()
+
+    def _blocks_in_memory(self) -> Iterator[Block]:
+        records, _, count = self._sort(self._filling, self._filled)
+        self._filling = self._sorting = self._spare = np.empty(0, np.uint8)
+        size = self.layout.bytes
+        step = _BLOCK_BYTES // size
+        for first in range(0, count, step):
+            yield Block(records[first * size :], min(step, count - first))
+
+    @property
+    def _fan_in(self) -> int:
+        return max(2, (self._memory - 4 * _BLOCK_BYTES) // (2 * _LEAST_WINDOW_BYTES))
+
+    def _merge_to_run(self, runs: list[_Run]) -> _Run:
+        result = self._new_run(sum(run.records for run in runs))
+        size = self.layout.bytes
+        written = 0
+        for block in self._merge(runs):
+            result.file.write(written * size, block.records[: block.count * size])
+            written += block.count
+        result.records = written
+        _remove(runs)
+        return result
+
+    def _merge(self, runs: list[_Run]) -> Iterator[Block]:
+        layout = self.layout
+        room = (self._memory - 4 * _BLOCK_BYTES) // (2 * len(runs))
+        window = max(_LEAST_WINDOW_BYTES, min(_MOST_WINDOW_BYTES, room))
+        merger = _core.Merger(len(runs), layout.by_source, layout.wide, layout.numbered)
+        readers = [_RunReader(run, window // layout.bytes, layout.bytes) for run in runs]
+        blocks = [aligned_empty(_BLOCK_BYTES) for _ in range(2)]
+        while True:
+            for index, reader in enumerate(readers):
+                if merger.window_empty(index) and not reader.ended:
+                    merger.set_window(index, *reader.next_window())
+            blocks.reverse()
+            count = merger.merge(blocks[0])
+            if count:
+                yield Block(blocks[0], count)
+            elif all(reader.ended for reader in readers):
+                return
+
+    def _remove_runs(self) -> None:
+        runs, self._runs = self._runs, []
+        _remove(runs)
+
+    def close(self) -> None:
+        """Frees memory and spilled runs."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._remove_runs()
+        self._filling = self._sorting = self._spare = np.empty(0, np.uint8)
+
+    def __enter__(self) -> EdgeSorter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _RunReader:
+    """Reads a run window by window, one ahead."""
+
+    def __init__(self, run: _Run, window_records: int, record_bytes: int) -> None:
+        self._run = run
+        self._window = window_records
+        self._size = record_bytes
+        self._buffers = [aligned_empty(window_records * record_bytes) for _ in range(2)]
+        self._next = 0
+        self.ended = False
+        self._ahead = self._send()
+
+    def _send(self) -> tuple[Pending, Bytes, int] | None:
+        count = min(self._window, self._run.records - self._next)
+        if count <= 0:
+            return None
+        self._buffers.reverse()
+        target = self._buffers[0][: count * self._size]
+        offset = self._next * self._size
+        pending = self._run.file.start_read_extents([offset], [len(target)], target)
+        self._next += count
+        return pending, target, count
+
+    def next_window(self) -> tuple[Bytes, int, bool]:
+        """(records, count, whether they are the last)."""
+        if self._ahead is None:  # an empty run
+            self.ended = True
+            return self._buffers[0], 0, True
+        pending, window, count = self._ahead
+        pending.wait()
+        self._ahead = self._send()
+        self.ended = self._ahead is None
+        return window, count, self.ended
+
+
+def _remove(runs: list[_Run]) -> None:
+    for run in runs:
+        run.file.close()
+        run.path.unlink()

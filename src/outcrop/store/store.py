@@ -1,0 +1,178 @@
+"""GraphStore: a store, opened. Costs milliseconds however large the graph is."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outcrop import _core
+from outcrop.disk import Disk, File, Ints, Pending
+from outcrop.errors import CorruptError, OptionError, StoreError
+from outcrop.options import DiskOptions
+from outcrop.store.arrays import map_array
+from outcrop.store.derived import DerivedLayouts
+from outcrop.store.format import SPLITS, ArrayEntry, Manifest, RowEncoding, read_manifest
+
+
+class GraphStore:
+    """A graph on disk: topology as CSC, feature rows, labels, splits.
+
+    Small things (`labels`, `indptr`) are memory maps; feature rows are read by `features`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], disk: DiskOptions | None = None) -> None:
+        """StoreError where it is none; CorruptError where a file is missing or has another size."""
+        self.path = Path(path)
+        self.manifest: Manifest = read_manifest(self.path)
+        for name in self.manifest.arrays:
+            self._check_file(name)
+        self._disk_options = disk
+
+    def _check_file(self, name: str) -> None:
+        entry = self.manifest.arrays[name]
+        try:
+            found = os.stat(self.file(name))
+        except OSError as error:
+            raise CorruptError(f"{self.file(name)}: {error.strerror}") from error
+        if found.st_size != entry.file_bytes:
+            raise CorruptError(
+                f"{self.file(name)}: {found.st_size} B, but the manifest says {entry.file_bytes} B"
+            )
+        if entry.adopted_mtime_ns not in (None, found.st_mtime_ns):
+            raise CorruptError(
+                f"{self.file(name)}: adopted in place, and changed since; import it again"
+            )
+
+    # What is in it
+
+    @property
+    def num_nodes(self) -> int:
+        return self.manifest.num_nodes
+
+    @property
+    def num_edges(self) -> int:
+        return self.manifest.num_edges
+
+    @property
+    def num_classes(self) -> int:
+        return self.manifest.num_classes
+
+    @property
+    def content(self) -> str:
+        """A digest of the content: equal for equal stores, wherever and whenever they were made."""
+        return self.manifest.content
+
+    def file(self, name: str) -> Path:
+        """The path of an array's file."""
+        return self.path / self._entry(name).file
+
+    def _entry(self, name: str) -> ArrayEntry:
+        entry = self.manifest.arrays.get(name)
+        if entry is None:
+            raise StoreError(f"{self.path}: has no {name}")
+        return entry
+
+    def array(self, name: str) -> NDArray[Any]:
+        """An array as a read-only memory map: indptr, indices, labels, train ..."""
+        return map_array(self.path, self._entry(name))
+
+    @cached_property
+    def indptr(self) -> NDArray[np.int64]:
+        """Node v's in-neighbours are indices[indptr[v] : indptr[v + 1]]."""
+        return self.array("indptr")
+
+    @cached_property
+    def indices(self) -> NDArray[np.int32 | np.int64]:
+        return self.array("indices")
+
+    @cached_property
+    def labels(self) -> NDArray[np.int64]:
+        """One per node; -1: none."""
+        return self.array("labels")
+
+    def split(self, name: str) -> NDArray[np.int64]:
+        """Node ids of "train", "val" or "test"."""
+        if name not in SPLITS:
+            raise OptionError(f"a split is one of {', '.join(SPLITS)} (got {name!r})")
+        return self.array(name)
+
+    @cached_property
+    def features(self) -> FeatureRows:
+        if self.manifest.features is None:
+            raise StoreError(f"{self.path}: has no features")
+        return FeatureRows(self.disk, self.file("features"), self._entry("features"),
+                           self.manifest.features)  # fmt: skip
+
+    @cached_property
+    def derived(self) -> DerivedLayouts:
+        """What strategies keep beside the store's own arrays."""
+        return DerivedLayouts(self.path, self.content)
+
+    @cached_property
+    def disk(self) -> Disk:
+        """The engine that reads this store; made when first used."""
+        return Disk(self._disk_options)
+
+    def close(self) -> None:
+        if "disk" in self.__dict__:
+            self.disk.close()
+
+    def __enter__(self) -> GraphStore:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"GraphStore({str(self.path)!r}, nodes={self.num_nodes}, edges={self.num_edges})"
+
+
+class FeatureRows:
+    """The feature rows of a store, read from disk by node id."""
+
+    def __init__(self, disk: Disk, path: Path, entry: ArrayEntry, encoding: RowEncoding) -> None:
+        self._file: File = disk.open(path)
+        self._base = entry.data_offset
+        self.encoding = encoding
+        self.num_rows = entry.shape[0]
+
+    @property
+    def dim(self) -> int:
+        return self.encoding.dim
+
+    def start_read(self, ids: Ints, out: NDArray[Any], places: Ints | None = None) -> Pending:
+        """Rows of `ids` (ascending) as they are stored -> out[places]."""
+        return self._file.start_read_rows(ids, out, base=self._base, places=places)
+
+    def gather(self, ids: Ints) -> NDArray[np.float32]:
+        """Rows of `ids`, in any order and as often as wanted -> float32 [len(ids), dim]."""
+        wanted = np.ascontiguousarray(ids, dtype=np.int64)
+        order = np.argsort(wanted, kind="stable")
+        stored = np.empty((len(wanted), self.encoding.row_bytes), dtype=np.uint8)
+        self.start_read(wanted[order], stored, order).wait()
+        return decode(stored, self.encoding)
+
+
+def decode(stored: NDArray[np.uint8], encoding: RowEncoding) -> NDArray[np.float32]:
+    """Rows as they are stored, [n, row_bytes] -> float32 [n, dim]."""
+    if encoding.name == "float32":
+        return stored.view(np.float32)
+    out = np.empty((len(stored), encoding.dim), dtype=np.float32)
+    if encoding.name == "int8":
+        _core.decode_int8(stored.reshape(-1), out)
+    elif encoding.name == "float16":
+        _core.decode_float16(stored.reshape(-1).view(np.uint16), out)
+    else:
+        _core.decode_bfloat16(stored.reshape(-1).view(np.uint16), out)
+    return out

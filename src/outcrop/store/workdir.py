@@ -1,0 +1,92 @@
+"""Work directories: whatever is made is made beside its final name, synced, and renamed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from types import TracebackType
+
+from outcrop.errors import LockedError, StoreError
+from outcrop.store.format import LOCK
+from outcrop.store.locks import DirectoryLock, sync_directory
+
+_PREFIX, _SUFFIX = ".", ".building"
+
+
+class WorkDirectory:
+    """A directory in the making: `commit` gives it its name, anything else removes it.
+
+    At most one process works on a name. What a killed process left is removed by the next one.
+    """
+
+    def __init__(self, final: Path) -> None:
+        """StoreError where `final` exists; LockedError where another process is making it."""
+        self.final = final.absolute()
+        self.path = self.final.parent / f"{_PREFIX}{self.final.name}{_SUFFIX}"
+        self._refuse_existing()
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock: DirectoryLock | None
+        try:
+            self._lock = DirectoryLock(self.path, shared=False)
+        except (LockedError, FileNotFoundError):
+            raise LockedError(f"{self.final}: another process is making it") from None
+        try:
+            self._refuse_existing()
+            _empty(self.path)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _refuse_existing(self) -> None:
+        if os.path.lexists(self.final):
+            raise StoreError(f"{self.final}: exists already; remove it or choose another name")
+
+    def commit(self) -> None:
+        """Everything in the directory must have been synced by whoever wrote it."""
+        assert self._lock is not None, "committed or abandoned already"
+        for folder, _, _ in os.walk(self.path):
+            sync_directory(Path(folder))
+        os.rename(self.path, self.final)
+        sync_directory(self.final.parent)
+        self._lock.release()
+        self._lock = None
+
+    def abandon(self) -> None:
+        if self._lock is not None:
+            shutil.rmtree(self.path, ignore_errors=True)
+            self._lock.release()
+            self._lock = None
+
+    def __enter__(self) -> WorkDirectory:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.abandon()
+
+
+def leftovers(parent: Path) -> list[Path]:
+    """Work directories in `parent` that no process works on: what killed ones left."""
+    found = []
+    for path in sorted(parent.glob(f"{_PREFIX}*{_SUFFIX}")):
+        if not (path / LOCK).exists():
+            continue  # not ours
+        try:
+            DirectoryLock(path, shared=False).release()
+        except (LockedError, OSError):
+            continue
+        found.append(path)
+    return found
+
+
+def _empty(path: Path) -> None:
+    for entry in path.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        elif entry.name != LOCK:
+            entry.unlink()

@@ -1,0 +1,137 @@
+"""The command line: help with examples, JSON, exit statuses, messages."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cage import OUTCROP
+from tests.graphs import random_graph, save_npz
+
+COMMANDS = [["import", "npz"], ["import", "edgelist"], ["synth"], ["info"], ["verify"], ["gc"],
+            ["doctor"]]  # fmt: skip
+
+
+def outcrop(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [*OUTCROP, *(str(argument) for argument in arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_an_example(command: list[str]) -> None:
+    done = outcrop(*command, "--help")
+    assert done.returncode == 0
+    assert f"Example: outcrop {' '.join(command)}" in " ".join(done.stdout.split())
+
+
+def test_synth_info_verify_gc(tmp_path: Path) -> None:
+    store = tmp_path / "s"
+    made = outcrop(
+        "synth", store, "--nodes", "2K", "--edges", "10K", "--dim", "5", "--kind", "rmat"
+    )
+    assert made.returncode == 0, made.stderr
+    assert "2,000 nodes, 10,000 edges" in made.stdout
+    facts = json.loads(outcrop("info", store, "--json").stdout)
+    assert (facts["nodes"], facts["edges"], facts["features"]["dim"]) == (2000, 10_000, 5)
+    assert "2,000" in outcrop("info", store).stdout
+    assert json.loads(outcrop("verify", store, "--json").stdout)["ok"] is True
+    assert "whole" in outcrop("verify", store, "--quick").stdout
+    assert json.loads(outcrop("gc", store, "--json").stdout)["removed"] == []
+    big = outcrop("synth", tmp_path / "big", "--expand", store, "--factor", "2")
+    assert big.returncode == 0 and "4,000 nodes" in big.stdout
+
+
+def test_verify_fails_with_status_1_and_names_the_piece(tmp_path: Path) -> None:
+    store = tmp_path / "s"
+    outcrop("synth", store, "--nodes", "200", "--edges", "1000", "--dim", "5")
+    with open(store / "labels.npy", "r+b") as file:
+        file.seek(4100)
+        file.write(b"\xff")
+    done = outcrop("verify", store)
+    assert done.returncode == 1
+    assert "labels.npy: piece 0" in done.stdout and "damaged (1 problems)" in done.stdout
+    assert json.loads(outcrop("verify", store, "--json").stdout)["ok"] is False
+
+
+def test_imports(tmp_path: Path) -> None:
+    save_npz(tmp_path / "g.npz", random_graph(100, 400), x=np.ones((100, 3), np.float32))
+    done = outcrop("import", "npz", tmp_path / "g.npz", tmp_path / "a", "--feature-dtype", "int8",
+                   "--memory", "64MB", "--undirected", "--merge-multi-edges")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(outcrop("info", tmp_path / "a", "--json").stdout)
+    assert facts["features"]["encoding"] == "int8"
+    assert facts["provenance"]["options"]["undirected"] is True
+    (tmp_path / "g.txt").write_text("5 900\n900 7\n")
+    done = outcrop("import", "edgelist", tmp_path / "g.txt", tmp_path / "b",
+                   "--random-features", "4", "--random-classes", "2",
+                   "--train-fraction", "0.4")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(outcrop("info", tmp_path / "b", "--json").stdout)
+    assert facts["nodes"] == 3 and facts["splits"] == {"train": 1, "val": 1, "test": 1}
+    np.save(tmp_path / "x.npy", np.ones((1000, 2), np.float32))
+    done = outcrop("import", "edgelist", tmp_path / "g.txt", tmp_path / "c", "--num-nodes", "1000",
+                   "--features", tmp_path / "x.npy", "--adopt-features")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(outcrop("info", tmp_path / "c", "--json").stdout)
+    assert facts["features"]["adopted"] and facts["features"]["file"] == str(tmp_path / "x.npy")
+
+
+MISTAKES: list[tuple[list[str], int, str]] = [
+    (["info", "nothing"], 1, "nothing: not an Outcrop store (no such directory)"),
+    (["verify", "nothing"], 1, "not an Outcrop store"),
+    (["synth", "s"], 2, "give --nodes and --edges, or --expand STORE"),
+    (["synth", "s", "--nodes", "many", "--edges", "1"], 2, "expected a count such as 1M"),
+    (["synth", "s", "--nodes", "10", "--edges", "1", "--memory", "lots"], 2, "a size such as 8GB"),
+    (["synth", "s", "--nodes", "99", "--edges", "1", "--memory", "1MB"], 1, "at least 33.6 MB"),
+    (["synth", "s", "--nodes", "99", "--edges", "9", "--homophily", "2"], 2, "homophily must be"),
+    (["import", "npz", "nothing.npz", "s"], 1, "nothing.npz: No such file or directory"),
+    (["import", "edgelist", "nothing.txt", "s"], 1, "nothing.txt: No such file"),
+    (["import", "edgelist", "/dev/null", "s", "--labels", "y.npy"], 2, "need --num-nodes"),
+    (["import", "edgelist", "/dev/null", "s", "--adopt-features"], 2, "needs --features"),
+    (["import", "edgelist", "/dev/null", "s"], 1, "/dev/null: no nodes"),
+    (["import", "csv", "a", "b"], 2, "No such command"),
+    (["doctor", "/nowhere/at/all"], 1, "/nowhere/at: No such file or directory"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "status", "message"), MISTAKES)
+def test_what_users_type_wrong_first(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    status: int,
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = outcrop(*arguments)
+    assert done.returncode == status, done.stderr
+    text = " ".join(done.stderr.replace("│", " ").split())
+    assert message in text
+    assert "Traceback" not in text
+    assert os.listdir(tmp_path) == []
+
+
+def test_ctrl_c_leaves_nothing_and_exits_with_130(tmp_path: Path) -> None:
+    command = [*OUTCROP, "synth", str(tmp_path / "s"), "--nodes", "1M", "--edges", "30M"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob(".s.building/topology/*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    start = time.monotonic()
+    _, errors = process.communicate(timeout=60)
+    assert time.monotonic() - start < 10
+    assert process.returncode == 130
+    assert "Interrupted" in errors and "Traceback" not in errors
+    assert os.listdir(tmp_path) == []
+
+
+def test_version() -> None:
+    assert outcrop("--version").stdout.startswith("outcrop 0.")

@@ -1,0 +1,395 @@
+"""Imports: the same store as the slow way gives, whatever the options and the memory."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import signal
+import subprocess
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import outcrop
+from outcrop.errors import BudgetError, IngestError, LockedError, StoreError
+from outcrop.ingest.build import LEAST_MEMORY_BYTES, import_graph
+from outcrop.ingest.compact import Compaction
+from outcrop.ingest.edgelist import edgelist_source
+from outcrop.ingest.files import Files, file_attributes
+from outcrop.ingest.npz import npz_source
+from outcrop.ingest.random_attributes import random_attributes
+from outcrop.ingest.source import Attributes, IngestOptions
+from outcrop.store.store import GraphStore
+from outcrop.store.workdir import WorkDirectory
+from tests.cage import OUTCROP, run_caged
+from tests.graphs import (
+    Graph,
+    assert_topology,
+    expected_csc,
+    files_of,
+    graphs,
+    random_graph,
+    save_npz,
+)
+
+flags = st.fixed_dictionaries(
+    {"undirected": st.booleans(), "drop_loops": st.booleans(), "merge": st.booleans()}
+)
+
+
+def options_of(flags: dict[str, bool], **more: Any) -> IngestOptions:
+    return IngestOptions(
+        undirected=flags["undirected"],
+        drop_self_loops=flags["drop_loops"],
+        merge_multi_edges=flags["merge"],
+        **more,
+    )
+
+
+@given(graph=graphs(), flags=flags, edge_ids=st.booleans(), fortran=st.booleans())
+def test_npz_topology_is_what_the_format_says(
+    tmp_path_factory: pytest.TempPathFactory,
+    graph: Graph,
+    flags: dict[str, bool],
+    edge_ids: bool,
+    fortran: bool,
+) -> None:
+    folder = tmp_path_factory.mktemp("npz")
+    if fortran:
+        graph = Graph(graph.num_nodes, np.asfortranarray(graph.edges))
+    save_npz(folder / "g.npz", graph)
+    import_graph(npz_source(folder / "g.npz"), folder / "s", options_of(flags, edge_ids=edge_ids))
+    with outcrop.open(folder / "s") as store:
+        assert store.num_nodes == graph.num_nodes
+        assert_topology(store, expected_csc(graph, **flags))
+    assert outcrop.verify(folder / "s").ok
+
+
+@given(
+    graph=graphs(), flags=flags, spread=st.sampled_from([1, 1000, 1 << 40]), joined=st.booleans()
+)
+def test_sparse_ids_are_compacted_and_kept(
+    tmp_path_factory: pytest.TempPathFactory,
+    graph: Graph,
+    flags: dict[str, bool],
+    spread: int,
+    joined: bool,
+) -> None:
+    folder = tmp_path_factory.mktemp("edgelist")
+    if graph.edges.shape[1] == 0:
+        return
+    lines = "".join(f"{s * spread + 7}\t{t * spread + 7}\n" for s, t in graph.edges.T.tolist())
+    (folder / "g.txt").write_text("# a comment\n" + lines)
+    with pytest.MonkeyPatch.context() as patch:
+        if joined:  # no bitmap is large enough: take the way by sorting
+            patch.setattr(Compaction, "add", lambda self, _: setattr(self, "_bitmap", None))
+        import_graph(
+            edgelist_source(folder / "g.txt"), folder / "s", options_of(flags, edge_ids=True)
+        )
+    present, compact = np.unique(graph.edges, return_inverse=True)
+    expected = expected_csc(Graph(len(present), compact.reshape(2, -1)), **flags)
+    with outcrop.open(folder / "s") as store:
+        assert np.array_equal(store.array("node_ids"), present * spread + 7)
+        assert_topology(store, expected)
+    assert not (folder / "s/scratch").exists()
+
+
+@pytest.mark.parametrize("memory", [LEAST_MEMORY_BYTES, 64_000_000, 2_000_000_000])
+@pytest.mark.parametrize("spread", [1, 1 << 36])
+def test_a_store_is_the_same_byte_for_byte_for_any_memory(
+    tmp_path: Path, memory: int, spread: int
+) -> None:
+    graph = random_graph(50_000, 300_000)
+    text = "\n".join(f"{s * spread} {t * spread}" for s, t in graph.edges.T.tolist())
+    (tmp_path / "g.txt").write_text(text)
+    options = IngestOptions(memory=memory, undirected=True, edge_ids=True)
+    import_graph(edgelist_source(tmp_path / "g.txt"), tmp_path / "s", options)
+    with outcrop.open(tmp_path / "s") as store:
+        assert store.num_edges > 590_000
+        assert_topology(store, expected_csc(graph, undirected=True))
+
+
+def test_attributes_of_every_kind_arrive(tmp_path: Path) -> None:
+    graph = random_graph(500, 3000)
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((500, 33)).astype(np.float32)
+    y = rng.integers(-1, 7, 500)
+    parts = np.array_split(rng.permutation(np.flatnonzero(y >= 0)), 3)
+    masks: dict[str, Any] = {f"{name}_mask": np.isin(np.arange(500), part)
+             for name, part in zip(("train", "val", "test"), parts, strict=True)}  # fmt: skip
+    save_npz(tmp_path / "g.npz", graph, x=x, y=y, **masks)
+    for dtype in (None, "float16", "bfloat16", "int8"):
+        path = tmp_path / f"s-{dtype}"
+        import_graph(npz_source(tmp_path / "g.npz"), path, IngestOptions(feature_dtype=dtype))
+        with outcrop.open(path) as store:
+            assert np.array_equal(store.labels, y) and store.num_classes == 7
+            for name, part in zip(("train", "val", "test"), parts, strict=True):
+                assert np.array_equal(store.split(name), np.sort(part))
+            ids = rng.integers(0, 500, 100)
+            assert store.features.encoding.name == dtype or dtype is None
+            tolerance = {None: 0, "float16": 2e-3, "bfloat16": 2e-2, "int8": 2e-2}[dtype]
+            assert np.abs(store.features.gather(ids) - x[ids]).max() <= tolerance
+            rows = np.load(store.file("features"), mmap_mode="r")
+            assert len(rows) == 500
+        assert outcrop.verify(path).ok
+
+
+@pytest.mark.parametrize("name", ["cora", "coauthor_cs", "wordnet31", "cnr_2000"])
+def test_real_graphs_arrive_whole(tmp_path: Path, shared_data: Path, name: str) -> None:
+    import_graph(npz_source(shared_data / f"{name}.npz"), tmp_path / "s")
+    data = dict(np.load(shared_data / f"{name}.npz"))
+    with outcrop.open(tmp_path / "s") as store:
+        order = np.argsort(data["edge_index"][1], kind="stable")
+        assert np.array_equal(store.indices, data["edge_index"][0][order])
+        if "y" in data:
+            assert np.array_equal(store.labels, data["y"])
+            assert np.array_equal(store.split("train"), np.flatnonzero(data["train_mask"]))
+        ids = np.random.default_rng(0).integers(0, store.num_nodes, 300)
+        if "x" in data:
+            assert np.array_equal(store.features.gather(ids), data["x"][ids].astype(np.float32))
+        elif "x_data" in data:
+            dense = np.zeros((len(ids), data["x_shape"][1]), np.float32)
+            for row, node in enumerate(ids):
+                span = slice(*data["x_indptr"][node : node + 2])
+                dense[row, data["x_indices"][span]] = data["x_data"][span]
+            assert np.array_equal(store.features.gather(ids), dense)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_text_as_people_write_it(tmp_path: Path, pack: Any) -> None:
+    text = b"src,dst,weight\r\n% other comment\r\n\r\n0,1,0.5\r\n  1 ; 2\r\n# c\n2\t0\textra\n0 0"
+    (tmp_path / "g").write_bytes(pack(text))
+    source = edgelist_source(tmp_path / "g", num_nodes=4, skip_lines=1)
+    import_graph(source, tmp_path / "s")
+    with outcrop.open(tmp_path / "s") as store:
+        graph = Graph(4, np.array([[0, 1, 2, 0], [1, 2, 0, 0]]))
+        assert_topology(store, expected_csc(graph))
+
+
+def _given(attributes: Attributes, _: int) -> Attributes:
+    return attributes
+
+
+def test_files_of_attributes_copied_or_adopted(tmp_path: Path) -> None:
+    (tmp_path / "g.txt").write_text("0 1\n1 2\n")
+    x = np.random.default_rng(0).standard_normal((5, 9)).astype(np.float16)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", np.array([0, 1, np.nan, 1, 0]))
+    np.save(tmp_path / "train.npy", np.array([3, 0]))
+    for adopt in (False, True):
+        files = Files(
+            tmp_path / "x.npy", adopt, tmp_path / "y.npy", {"train": tmp_path / "train.npy"}
+        )
+        attributes = file_attributes(files, nan_is_missing=True)
+        source = edgelist_source(
+            tmp_path / "g.txt", num_nodes=5, attributes=partial(_given, attributes)
+        )
+        import_graph(source, tmp_path / f"s{adopt}")
+        with outcrop.open(tmp_path / f"s{adopt}") as store:
+            assert np.array_equal(store.features.gather([4, 0]), x[[4, 0]].astype(np.float32))
+            assert store.labels.tolist() == [0, 1, -1, 1, 0]
+            assert store.split("train").tolist() == [3, 0]
+            assert (store.path / "features.npy").exists() != adopt
+    os.utime(tmp_path / "x.npy", (1, 1))
+    outcrop.open(tmp_path / "sFalse")
+    with pytest.raises(StoreError, match="changed since"):
+        outcrop.open(tmp_path / "sTrue")
+
+
+def test_random_attributes_are_learnable_and_splits_disjoint(tmp_path: Path) -> None:
+    graph = random_graph(3000, 9000)
+    (tmp_path / "g.txt").write_text("".join(f"{s} {t}\n" for s, t in graph.edges.T.tolist()))
+
+    def attributes(count: int) -> Any:
+        return random_attributes(count, dim=64, classes=5, train_fraction=0.1, seed=3)
+
+    import_graph(edgelist_source(tmp_path / "g.txt", attributes=attributes), tmp_path / "s")
+    with outcrop.open(tmp_path / "s") as store:
+        splits = [store.split(name) for name in ("train", "val", "test")]
+        assert [len(split) for split in splits] == [round(store.num_nodes * 0.1)] * 3
+        assert len(np.unique(np.concatenate(splits))) == sum(len(split) for split in splits)
+        rows = store.features.gather(np.arange(store.num_nodes))
+        labels = np.asarray(store.labels)
+        centroids = np.stack([rows[labels == c].mean(axis=0) for c in range(5)])
+        guess = np.argmax(rows @ centroids.T, axis=1)
+        assert 0.3 < (guess == labels).mean() < 0.95  # chance is 0.2
+
+
+BAD_TEXT = [
+    (b"0 1\n-4 2\n", "line 2: a node id is negative .got '-4 2'"),
+    (b"0 1\n# c\n5\n", "line 3: needs two node ids .got '5'"),
+    (b"0 1\n1 x\n", "line 2: a node id is not a whole number"),
+    (b"0 1\n1 2.5\n", "line 2: a node id is not a whole number"),
+    (b"0 99999999999999999999\n", r"line 1: a node id is 2\^63 or more"),
+    (b"0 1\n\n#\n0 9\n", "line 4: node id 9, but there are only 5 nodes"),
+    (gzip.compress(b"0 1\n" * 1000)[:-20], "cut off"),
+]
+
+
+@pytest.mark.parametrize(("content", "match"), BAD_TEXT)
+def test_bad_text_is_refused_by_line_and_leaves_nothing(
+    tmp_path: Path, content: bytes, match: str
+) -> None:
+    (tmp_path / "g.txt").write_bytes(content)
+    with pytest.raises(IngestError, match=match) as caught:
+        import_graph(edgelist_source(tmp_path / "g.txt", num_nodes=5), tmp_path / "s")
+    assert str(caught.value).startswith(str(tmp_path / "g.txt"))
+    assert os.listdir(tmp_path) == ["g.txt"]
+
+
+def bad_npz(**changes: Any) -> dict[str, Any]:
+    arrays: dict[str, Any] = {
+        "edge_index": np.array([[0, 1, 2], [1, 2, 3]]),
+        "num_nodes": 4,
+        "x": np.ones((4, 2), np.float32),
+        "y": np.array([0, 1, -1, 1]),
+        "train_mask": np.array([True, False, False, False]),
+        "val_mask": np.array([False, True, False, False]),
+    }
+    arrays.update(changes)
+    return {name: value for name, value in arrays.items() if value is not None}
+
+
+BAD_NPZ = [
+    ({"edge_index": None}, "no edge_index"),
+    ({"edge_index": np.zeros((3, 2), int)}, r"must be integers of shape \[2, E\]"),
+    ({"edge_index": np.array([[0, 1], [1, -2]])}, "edge 1: node id -2 is negative"),
+    ({"edge_index": np.array([[0, 4], [1, 1]])}, "edge 1: node id 4, but there are only 4"),
+    ({"x": np.ones((5, 2))}, "features: 5 rows for 4 nodes"),
+    ({"x": np.ones((3, 2))}, "features: 3 rows for 4 nodes"),
+    ({"x": np.ones(4)}, r"x: must be \[N, F\]"),
+    ({"y": np.array([0, 1])}, "labels: 2 labels for 4 nodes"),
+    ({"y": np.zeros(9, int)}, "labels: more labels for 4 nodes"),
+    ({"y": np.array([0.0, 1, np.nan, 1])}, "label of node 2: NaN"),
+    ({"y": np.array([0.0, 1.5, 0, 1])}, "label of node 1: 1.5 is not a whole number"),
+    ({"y": np.array([0, 1, -7, 1])}, "label of node 2: -7 is negative"),
+    ({"y": np.array([-1, 1, 0, 1])}, "split train: node 0 has no label"),
+    ({"val_mask": np.array([True, True, False, False])}, "split val: node 0, for the second"),
+    ({"val_mask": np.array([0, 1])}, r"val_mask: must be bool \[N\]"),
+    ({"val_mask": np.ones(6, bool), "train_mask": None, "y": None}, "split val: node 4, but"),
+    ({"num_nodes": None, "x": None, "y": None}, "needs num_nodes, x or y"),
+]
+
+
+@pytest.mark.parametrize(("changes", "match"), BAD_NPZ)
+def test_bad_npz_is_refused_by_member_and_leaves_nothing(
+    tmp_path: Path, changes: dict[str, Any], match: str
+) -> None:
+    np.savez_compressed(tmp_path / "g.npz", **bad_npz(**changes))
+    with pytest.raises(IngestError, match=match):
+        import_graph(npz_source(tmp_path / "g.npz"), tmp_path / "s")
+    assert os.listdir(tmp_path) == ["g.npz"]
+
+
+def test_nan_may_mean_no_label_but_never_inside_a_split(tmp_path: Path) -> None:
+    np.savez(tmp_path / "g.npz", **bad_npz(y=np.array([0.0, 1, np.nan, 1])))
+    import_graph(npz_source(tmp_path / "g.npz", nan_is_missing=True), tmp_path / "s")
+    assert outcrop.open(tmp_path / "s").labels.tolist() == [0, 1, -1, 1]
+    np.savez(tmp_path / "g.npz", **bad_npz(y=np.array([np.nan, 1, 0, 1])))
+    with pytest.raises(IngestError, match="split train: node 0 has no label"):
+        import_graph(npz_source(tmp_path / "g.npz", nan_is_missing=True), tmp_path / "t")
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_a_cut_off_or_damaged_npz_is_refused(tmp_path: Path, compressed: bool) -> None:
+    rng = np.random.default_rng(0)
+    save_npz(tmp_path / "g.npz", random_graph(1000, 20_000), compressed=compressed,
+             x=rng.standard_normal((1000, 8)).astype(np.float32))  # fmt: skip
+    data = (tmp_path / "g.npz").read_bytes()
+    for bad in (data[: len(data) // 2], b"", data[:5000] + bytes(3000) + data[8000:]):
+        (tmp_path / "g.npz").write_bytes(bad)
+        with pytest.raises(IngestError, match=r"g\.npz"):
+            import_graph(npz_source(tmp_path / "g.npz"), tmp_path / "s")
+        assert os.listdir(tmp_path) == ["g.npz"]
+
+
+def test_infinite_features_do_not_fit_int8(tmp_path: Path) -> None:
+    x = np.ones((4, 2), np.float32)
+    x[2, 1] = np.inf
+    np.savez(tmp_path / "g.npz", **bad_npz(x=x))
+    with pytest.raises(IngestError, match="features of node 2: not finite"):
+        import_graph(npz_source(tmp_path / "g.npz"), tmp_path / "s",
+                     IngestOptions(feature_dtype="int8"))  # fmt: skip
+
+
+def test_an_existing_destination_is_never_touched(tmp_path: Path) -> None:
+    save_npz(tmp_path / "g.npz", random_graph(10, 20))
+    (tmp_path / "s").mkdir()
+    with pytest.raises(StoreError, match="exists already"):
+        import_graph(npz_source(tmp_path / "g.npz"), tmp_path / "s")
+    assert sorted(os.listdir(tmp_path)) == ["g.npz", "s"]
+
+
+def test_two_writers_of_one_store_do_not_meet(tmp_path: Path) -> None:
+    save_npz(tmp_path / "g.npz", random_graph(10, 20))
+    with WorkDirectory(tmp_path / "s"), pytest.raises(LockedError, match="another process"):
+        import_graph(npz_source(tmp_path / "g.npz"), tmp_path / "s")
+    import_graph(npz_source(tmp_path / "g.npz"), tmp_path / "s")
+
+
+def test_too_little_memory_names_what_would_do(tmp_path: Path) -> None:
+    save_npz(tmp_path / "g.npz", random_graph(10, 20))
+    with pytest.raises(BudgetError, match=r"at least 33\.6 MB .got 1\.0 MB"):
+        import_graph(npz_source(tmp_path / "g.npz"), tmp_path / "s",
+                     IngestOptions(memory=1_000_000))  # fmt: skip
+
+
+def test_an_import_killed_at_any_instant_leaves_no_store_or_a_whole_one(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    save_npz(tmp_path / "g.npz", random_graph(20_000, 400_000), x=np.ones((20_000, 64), np.float32))
+    command = [*OUTCROP, "import", "npz", str(tmp_path / "g.npz"), str(tmp_path / "s")]
+    start = time.monotonic()
+    subprocess.run(command, check=True, capture_output=True)
+    whole = time.monotonic() - start
+    reference = files_of(tmp_path / "s")
+    survived = 0
+    for _ in range(8):
+        subprocess.run(["rm", "-rf", str(tmp_path / "s")], check=True)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(rng.uniform(0.3, 1.1) * whole)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        if (tmp_path / "s").exists():
+            assert outcrop.verify(tmp_path / "s").ok
+            survived += 1
+    subprocess.run(["rm", "-rf", str(tmp_path / "s")], check=True)
+    subprocess.run(command, check=True, capture_output=True)  # over what the killed ones left
+    assert files_of(tmp_path / "s") == reference
+    assert sorted(os.listdir(tmp_path)) == ["g.npz", "s"]
+
+
+def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(small)]
+    if subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("cannot mount a small file system")
+    try:
+        save_npz(tmp_path / "g.npz", random_graph(1000, 3000), x=np.ones((1000, 4000), np.float32))
+        with pytest.raises(OSError, match="No space left"):
+            import_graph(npz_source(tmp_path / "g.npz"), small / "s")
+        assert os.listdir(small) == []
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_an_import_keeps_to_its_memory_in_a_cage(tmp_path: Path) -> None:
+    """1.5 million edges both ways are 48 MB as records: more than the budget, so it spills."""
+    edges = np.random.default_rng(0).integers(0, 1 << 33, (1_500_000, 2))
+    text = "\n".join(f"{s} {t}" for s, t in edges.tolist())
+    (tmp_path / "g.txt").write_text(text)
+    command = [*OUTCROP, "import", "edgelist", str(tmp_path / "g.txt"), str(tmp_path / "s"),
+               "--memory", "34MB", "--undirected"]  # fmt: skip
+    # 250 MB are promised for Python and its libraries; this much is what they really need.
+    done = run_caged(command, 34_000_000 + 60_000_000)
+    assert done.returncode == 0, done.output
+    with GraphStore(tmp_path / "s") as store:
+        assert store.num_edges == 3_000_000 - np.count_nonzero(edges[:, 0] == edges[:, 1])
+        assert np.array_equal(store.array("node_ids"), np.unique(edges))

@@ -1,0 +1,141 @@
+"""Derived layouts: made once, found by their inputs, never half-made, never removed while used."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+import outcrop
+from outcrop.errors import LockedError, OptionError
+from outcrop.ingest.synthetic import SynthOptions, synthesise
+from outcrop.store.derived import find_garbage, remove
+from outcrop.store.store import GraphStore
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> GraphStore:
+    synthesise(tmp_path / "s", SynthOptions(nodes=50, edges=100, dim=3))
+    return outcrop.open(tmp_path / "s")
+
+
+def write(text: str) -> object:
+    return lambda folder: (folder / "data").write_text(text)
+
+
+def names(store: GraphStore) -> list[str]:
+    return sorted(os.listdir(store.path / "derived"))
+
+
+def test_a_layout_is_made_once_and_found_again(store: GraphStore) -> None:
+    made = 0
+
+    def build(folder: Path) -> None:
+        nonlocal made
+        made += 1
+        (folder / "data").write_text("content")
+
+    for _ in range(2):
+        with store.derived.get_or_build("cache", {"size": 5}, build) as layout:
+            assert (layout.path / "data").read_text() == "content"
+            assert layout.record["inputs"] == {"size": 5}
+    assert made == 1
+    assert store.derived.find("cache", {"size": 6}) is None
+    with store.derived.get_or_build("cache", {"size": 6}, build) as other:
+        assert other.path != layout.path
+    assert made == 2
+    with pytest.raises(OptionError, match="plain word"):
+        store.derived.find("../escape", {})
+
+
+def test_the_key_depends_on_the_content_of_the_store(store: GraphStore, tmp_path: Path) -> None:
+    synthesise(tmp_path / "same", SynthOptions(nodes=50, edges=100, dim=3))
+    synthesise(tmp_path / "other", SynthOptions(nodes=50, edges=100, dim=3, seed=1))
+    same, other = outcrop.open(tmp_path / "same"), outcrop.open(tmp_path / "other")
+    inputs = {"a": [1, 2], "b": None}
+    name = store.derived.path("x", inputs).name
+    assert same.derived.path("x", inputs).name == name
+    assert other.derived.path("x", inputs).name != name
+    assert store.derived.path("x", {"b": None, "a": [1, 2]}).name == name
+
+
+def test_a_failed_build_leaves_nothing(store: GraphStore) -> None:
+    def fail(folder: Path) -> None:
+        (folder / "half").touch()
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError):
+        store.derived.get_or_build("cache", {}, fail)
+    assert names(store) == []
+    store.derived.get_or_build("cache", {}, write("x"))  # type: ignore[arg-type]
+
+
+def _build_slowly(path: Path, started: object) -> None:
+    def build(folder: Path) -> None:
+        (folder / "half").touch()
+        started.set()  # type: ignore[attr-defined]
+        time.sleep(60)
+
+    outcrop.open(path).derived.get_or_build("cache", {}, build)
+
+
+def test_two_builders_do_not_meet_and_a_killed_one_leaves_no_trace(store: GraphStore) -> None:
+    context = multiprocessing.get_context("spawn")
+    started = context.Event()
+    builder = context.Process(target=_build_slowly, args=(store.path, started))
+    builder.start()
+    assert started.wait(60)
+    with pytest.raises(LockedError, match="another process is making it"):
+        store.derived.get_or_build("cache", {}, write("x"))  # type: ignore[arg-type]
+    assert list(find_garbage(store.path)) == []  # it is being made, not garbage
+    assert builder.pid is not None
+    os.kill(builder.pid, signal.SIGKILL)
+    builder.join()
+    [left] = find_garbage(store.path)
+    assert "interrupted" in left.why
+    layout = store.derived.get_or_build("cache", {}, write("x"))  # type: ignore[arg-type]
+    assert os.listdir(layout.path) and not (layout.path / "half").exists()
+    assert list(find_garbage(store.path)) == []
+
+
+def test_gc_removes_what_nobody_uses_and_nothing_else(store: GraphStore, tmp_path: Path) -> None:
+    used = store.derived.get_or_build("used", {}, write("x"))  # type: ignore[arg-type]
+    store.derived.get_or_build("unused", {}, write("y" * 10_000)).close()  # type: ignore[arg-type]
+    assert list(find_garbage(store.path)) == []
+    [unused] = find_garbage(store.path, everything=True)
+    assert unused.path.name.startswith("unused-") and unused.bytes >= 10_000
+    # someone takes it up between looking and removing
+    held = store.derived.find("unused", {})
+    assert held is not None
+    assert not remove(unused)
+    held.close()
+    assert remove(unused)
+    assert names(store) == [used.path.name]
+    # the same place, another content: what was derived from the old one is of no use
+    synthesise(tmp_path / "t", SynthOptions(nodes=50, edges=100, dim=3, seed=9))
+    shutil.copytree(used.path.parent, tmp_path / "t/derived")
+    [stale] = find_garbage(tmp_path / "t")
+    assert "other content" in stale.why
+    used.close()
+
+
+def test_gc_finds_what_a_killed_import_left(store: GraphStore) -> None:
+    leftover = store.path.parent / f".{store.path.name}.building"
+    leftover.mkdir()
+    (leftover / ".lock").touch()
+    [found] = find_garbage(store.path)
+    assert found.path == leftover.absolute() and "import" in found.why
+    assert remove(found) and not leftover.exists()
+
+
+def test_a_damaged_record_is_garbage(store: GraphStore) -> None:
+    layout = store.derived.get_or_build("cache", {}, write("x"))  # type: ignore[arg-type]
+    (layout.path / "layout.json").write_text("{}")
+    layout.close()
+    [found] = find_garbage(store.path)
+    assert "damaged" in found.why

@@ -1,0 +1,66 @@
+"""Sizes as people write them, and options that are checked at the door."""
+
+from __future__ import annotations
+
+import pytest
+
+from outcrop.errors import OptionError
+from outcrop.options import DiskOptions, format_size, parse_count, parse_size
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("8GB", 8_000_000_000),
+        ("512MiB", 512 << 20),
+        ("64 kB", 64_000),
+        ("1.5G", 1_500_000_000),
+        ("4096", 4096),
+        ("10b", 10),
+        (4096, 4096),
+        ("0", 0),
+        ("2TiB", 2 << 40),
+    ],
+)
+def test_sizes(text: str | int, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "8XB", "-1", "1e9", "8 GB please", -5])
+def test_what_is_no_size_is_refused_with_its_value(text: str | int) -> None:
+    with pytest.raises(OptionError, match="got"):
+        parse_size(text)
+
+
+def test_counts() -> None:
+    assert parse_count("1M") == 1_000_000
+    assert parse_count("20K") == 20_000
+    with pytest.raises(OptionError, match="got '8GB'"):
+        parse_count("8GB")
+
+
+def test_format_size() -> None:
+    assert [format_size(n) for n in (0, 999, 1500, 2_400_000_000, 3 * 10**12)] == [
+        "0 B",
+        "999 B",
+        "1.5 kB",
+        "2.4 GB",
+        "3.0 TB",
+    ]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"engine": "aio"},
+        {"access": "mmap"},
+        {"workers": 0},
+        {"queue_depth": 5000},
+        {"unit_bytes": 1000},
+        {"gap_bytes": -1},
+        {"max_request_bytes": 100_000},
+    ],
+)
+def test_impossible_disk_options_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(OptionError, match="got"):
+        DiskOptions(**options)  # type: ignore[arg-type]
