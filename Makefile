@@ -15,7 +15,7 @@ help:
 	@echo "make format    let ruff and clang-format rewrite the code"
 	@echo "make sanitize  C++ tests under ASan + UBSan, and under TSan"
 	@echo "make soak      long random tests"
-	@echo "make bench     benchmarks/read_rows.py against fio"
+	@echo "make bench     benchmarks of the disk engine (against fio) and of ingest"
 
 liburing:
 	@scripts/liburing.sh
@@ -63,9 +63,10 @@ sanitize: $(INSTALLED)
 comma := ,
 
 soak: $(INSTALLED)
-	HYPOTHESIS_PROFILE=soak $(BIN)/pytest -m 'soak or not soak'
+	OUTCROP_SOAK=1 $(BIN)/pytest -m 'soak or not soak' -o timeout=7200
 
 bench: $(INSTALLED)
+	@$(BIN)/python benchmarks/ingest.py
 	@$(BIN)/python benchmarks/read_rows.py
 
 clean:

@@ -16,7 +16,9 @@ from outcrop.options import DiskOptions
 _COMMON = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 settings.register_profile("ci", max_examples=40, derandomize=True, **_COMMON)  # type: ignore[arg-type]
 settings.register_profile("soak", max_examples=2000, **_COMMON)  # type: ignore[arg-type]
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+SOAK = os.environ.get("OUTCROP_SOAK") == "1"
+"""Whether tests with a number of rounds should take many (make soak)."""
+settings.load_profile("soak" if SOAK else "ci")
 
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 

@@ -10,6 +10,7 @@
     │   └── LockedError          another process holds it
     ├── IngestError (ValueError) bad input: file, line or offset, and what is wrong there
     ├── BudgetError              more memory or disk is needed than was given
+    ├── CageError                a memory limit that cannot be enforced here
     └── OptionError (ValueError) an argument, its value, and what would be accepted
 
 A file that cannot be opened raises the built-in FileNotFoundError, PermissionError and so on.
@@ -80,6 +81,10 @@ class IngestError(OutcropError, ValueError):
 
 class BudgetError(OutcropError):
     """The memory or disk that was given is too little; the message names what would do."""
+
+
+class CageError(OutcropError):
+    """A memory limit that this process may not set."""
 
 
 class OptionError(OutcropError, ValueError):

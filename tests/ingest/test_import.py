@@ -29,6 +29,7 @@ from outcrop.ingest.source import Attributes, IngestOptions
 from outcrop.store.store import GraphStore
 from outcrop.store.workdir import WorkDirectory
 from tests.cage import OUTCROP, run_caged
+from tests.conftest import SOAK
 from tests.graphs import (
     Graph,
     assert_topology,
@@ -350,7 +351,7 @@ def test_an_import_killed_at_any_instant_leaves_no_store_or_a_whole_one(tmp_path
     whole = time.monotonic() - start
     reference = files_of(tmp_path / "s")
     survived = 0
-    for _ in range(8):
+    for _ in range(100 if SOAK else 8):
         subprocess.run(["rm", "-rf", str(tmp_path / "s")], check=True)
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(rng.uniform(0.3, 1.1) * whole)
