@@ -26,11 +26,10 @@ import numpy as np
 from machine import provenance
 from outcrop.disk import Disk, aligned_empty
 from outcrop.options import DiskOptions
-from outcrop.store.arrays import Appender
+from outcrop.store.arrays import READ_BLOCK_BYTES, Appender, read_blocks
 
 RESULTS = Path(__file__).parent / "results" / "read_rows.md"
 PAGE = 4096
-WINDOW = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -111,23 +110,11 @@ def random_rows(
     return timed(options, path, work)
 
 
-def in_sequence(options: DiskOptions, path: Path, total: int) -> Measured:
-    """The file from its beginning, in windows, the next one being read while one is 'used'."""
-    windows = [aligned_empty(WINDOW) for _ in range(2)]
-    for window in windows:
-        window[:] = 0
+def in_sequence(options: DiskOptions, path: Path, total: int, block: int) -> Measured:
+    """The file from its beginning, in blocks, as `verify` and packing read."""
 
     def work(file: Any) -> int:
-        pending = [None, None]
-        for index, offset in enumerate(range(0, total, WINDOW)):
-            pending[index % 2] = file.start_read_extents([offset], [WINDOW], windows[index % 2])
-            previous = pending[1 - index % 2]
-            if previous is not None:
-                previous.wait()
-        for one in pending:
-            if one is not None:
-                one.wait()
-        return 0
+        return sum(1 for _ in read_blocks(file, 0, total, block))
 
     return timed(options, path, work)
 
@@ -154,21 +141,24 @@ def spread(values: list[float], form: str = "{:.2f}") -> str:
 
 def against_fio(path: Path, repeats: int, seconds: float) -> list[str]:
     count = int(120_000 * seconds)
-    total = min(path.stat().st_size, int(2e9 * seconds)) // WINDOW * WINDOW
+    total = min(path.stat().st_size, int(2e9 * seconds))
     engines = {
         "uring": DiskOptions(engine="uring", gap_bytes=0),
         "uring, 1 worker": DiskOptions(engine="uring", workers=1, gap_bytes=0),
         "pool": DiskOptions(engine="pool", gap_bytes=0),
     }
     random: dict[str, list[Measured]] = {name: [] for name in ("fio", *engines)}
-    sequential: dict[str, list[Measured]] = {name: [] for name in ("fio", *engines)}
+    blocks = {", blocks of 2 MiB": READ_BLOCK_BYTES, ", blocks of 32 MiB": 32 << 20}
+    sequential: dict[str, list[Measured]] = {"fio": []}
+    sequential |= {name + suffix: [] for name in engines for suffix in blocks}
     for repeat in range(repeats):
         random["fio"].append(fio(path, pattern="randread", block=PAGE, depth=128, seconds=seconds))
         for name, options in engines.items():
             random[name].append(random_rows(options, path, count, repeat))
         sequential["fio"].append(fio(path, pattern="read", block=1 << 20, depth=8, seconds=seconds))
         for name, options in engines.items():
-            sequential[name].append(in_sequence(options, path, total))
+            for suffix, block in blocks.items():
+                sequential[name + suffix].append(in_sequence(options, path, total, block))
         print(f"  round {repeat + 1} of {repeats}", file=sys.stderr)
     lines = [
         "| random 4 KiB, depth 128 | thousand requests/s | of fio | p50 µs | p99 µs | CPUs |",
@@ -183,7 +173,7 @@ def against_fio(path: Path, repeats: int, seconds: float) -> list[str]:
             f"| {statistics.median(r.p99_us for r in runs):.0f} "
             f"| {statistics.median(r.cpu for r in runs):.2f} |"
         )
-    lines += ["", "| sequential 1 MiB | GB/s | of fio | CPUs |", "|---|--:|--:|--:|"]
+    lines += ["", "| sequential 1 MiB, 8 in flight | GB/s | of fio | CPUs |", "|---|--:|--:|--:|"]
     for name, runs in sequential.items():
         ratios = [r.bytes_per_second / f.bytes_per_second
                   for r, f in zip(runs, sequential["fio"], strict=True)]  # fmt: skip

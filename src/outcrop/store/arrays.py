@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +18,10 @@ from outcrop.store.format import HEADER_BYTES, PIECE_BYTES, ArrayEntry, npy_head
 
 # Appends below 256 KiB cost a request each; 1 MiB is where the drive's sequential speed begins.
 WRITE_BUFFER_BYTES = 1 << 20
-READ_BUFFER_BYTES = 8 << 20
+# benchmarks/results/read_rows.md: 8 MiB in flight fill the drive; a larger memory to read into is
+# slower, since it leaves the CPU's cache.
+READ_BLOCK_BYTES = 2 << 20
+_BLOCKS_AHEAD = 3
 # How far ahead of its end a file of unknown length is allocated: as much as it has, within these.
 _LEAST_RESERVE_BYTES = 4 << 20
 _MOST_RESERVE_BYTES = 256 << 20
@@ -185,27 +189,29 @@ def _hash_first_piece(file: File, size: int) -> str:
 
 
 def read_blocks(
-    file: File, start: int, end: int, block_bytes: int = READ_BUFFER_BYTES
+    file: File, start: int, end: int, block_bytes: int = READ_BLOCK_BYTES
 ) -> Iterator[NDArray[np.uint8]]:
-    """Bytes [start, end) in blocks, the next one being read while the last is used.
+    """Bytes [start, end) in blocks, the following ones being read while one is used.
 
-    A block is overwritten after the one that follows it.
+    A block is overwritten once the next one is asked for.
     """
-    buffers = [aligned_empty(min(block_bytes, max(end - start, 1))) for _ in range(2)]
-
-    def send(index: int, offset: int) -> tuple[Pending, NDArray[np.uint8]]:
-        block = buffers[index % 2][: min(block_bytes, end - offset)]
-        return file.start_read_extents([offset], [len(block)], block), block
-
     offsets = range(start, end, block_bytes)
-    following = send(0, start) if len(offsets) else None
-    for index in range(len(offsets)):
-        assert following is not None
-        pending, block = following
-        if index + 1 < len(offsets):
-            following = send(index + 1, offsets[index + 1])
-        pending.wait()
-        yield block
+    count = min(1 + _BLOCKS_AHEAD, len(offsets))
+    buffers = [aligned_empty(min(block_bytes, end - start)) for _ in range(count)]
+    pending: deque[tuple[Pending, NDArray[np.uint8]]] = deque()
+    for index, offset in enumerate(offsets):
+        block = buffers[index % count][: min(block_bytes, end - offset)]
+        pending.append((file.start_read_extents([offset], [len(block)], block), block))
+        if len(pending) == count:
+            yield _wait_first(pending)
+    while pending:
+        yield _wait_first(pending)
+
+
+def _wait_first(pending: deque[tuple[Pending, NDArray[np.uint8]]]) -> NDArray[np.uint8]:
+    transfer, block = pending.popleft()
+    transfer.wait()
+    return block
 
 
 def adopt_array(disk: Disk, path: Path) -> ArrayEntry:
