@@ -124,10 +124,10 @@ def _import_topology(
             num_nodes = _required(source.num_nodes)
         if num_nodes == 0:
             raise IngestError(source.name, "", "no nodes")
-        counted = _counted(blocks, progress)
+        told = counted(blocks, progress)
         dropped_later = options.merge_multi_edges or (sparse and options.drop_self_loops)
         known = None if dropped_later else sorter.records
-        num_edges = builder.write_topology(counted, num_nodes, layout, known)
+        num_edges = builder.write_topology(told, num_nodes, layout, known)
     if compaction is not None:
         builder.write("node_ids", compaction.node_ids(), np.int64, rows=num_nodes)
     runs.rmdir()
@@ -139,7 +139,8 @@ def _required(num_nodes: int | None) -> int:
     return num_nodes
 
 
-def _counted(blocks: Iterable[Block], progress: Progress) -> Iterator[Block]:
+def counted(blocks: Iterable[Block], progress: Progress) -> Iterator[Block]:
+    """The blocks, with progress told as each is done."""
     for block in blocks:
         yield block
         progress.advance(block.count)
@@ -212,9 +213,9 @@ def write_attributes(
     num_classes = 0
     if attributes.labels is not None:
         progress.stage("labels", num_nodes, "nodes")
-        counted = _LabelCheck(name, attributes.labels, num_nodes, progress)
-        builder.write("labels", counted.chunks(), np.int64, rows=num_nodes)
-        num_classes = counted.largest + 1
+        check = _LabelCheck(name, attributes.labels, num_nodes, progress)
+        builder.write("labels", check.chunks(), np.int64, rows=num_nodes)
+        num_classes = check.largest + 1
     _write_splits(builder, name, attributes.splits, num_nodes)
     encoding = None
     if isinstance(attributes.features, AdoptedRows):

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from outcrop import _core
 from outcrop.disk import aligned_empty
 from outcrop.errors import OptionError
-from outcrop.ingest.build import ingest_disk, sort_memory, write_attributes
+from outcrop.ingest.build import counted, ingest_disk, sort_memory, write_attributes
 from outcrop.ingest.random_attributes import check_train_fraction, random_attributes
 from outcrop.ingest.source import Attributes, Ids, LabelStream, RowStream
 from outcrop.parallel import cpu_count
 from outcrop.progress import SILENT, Progress
 from outcrop.store.build import StoreBuilder
-from outcrop.store.edges import Block, EdgeSorter, RecordLayout
+from outcrop.store.edges import EdgeSorter, RecordLayout
 from outcrop.store.format import SPLITS, Manifest
 from outcrop.store.store import GraphStore
 
@@ -101,7 +101,7 @@ def synthesise(
             progress.stage("make edges", options.edges, "edges")
             _make_edges(graph, options.edges, sorter, progress)
             progress.stage("sort edges", options.edges, "edges")
-            blocks = _counted(sorter.blocks(), progress)
+            blocks = counted(sorter.blocks(), progress)
             builder.write_topology(blocks, options.nodes, layout, options.edges)
         attributes = random_attributes(
             options.nodes,
@@ -122,12 +122,6 @@ def synthesise(
             source=f"synthetic {options.kind}",
             options=asdict(options),
         )
-
-
-def _counted(blocks: Iterator[Block], progress: Progress) -> Iterator[Block]:
-    for block in blocks:
-        yield block
-        progress.advance(block.count)
 
 
 def _make_edges(graph: _Graph, edges: int, sorter: EdgeSorter, progress: Progress) -> None:
