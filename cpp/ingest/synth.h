@@ -16,7 +16,8 @@ namespace outcrop::ingest {
 // otherwise be neighbours on disk.
 class RmatGraph {
  public:
-  // REQUIRES: num_nodes >= 1; a, b, c >= 0, a + b + c <= 1.
+  // REQUIRES: num_nodes >= 1; a, b, c >= 0, a + b + c <= 1; a >= 2^-16 unless num_nodes is a power
+  // of two, since ends beyond the last node are drawn again, for ever where a is 0.
   RmatGraph(uint64_t num_nodes, double a, double b, double c, uint64_t seed);
 
   // Writes edges [first, first + out.size()).

@@ -105,6 +105,16 @@ def test_rmat_is_skewed_as_its_quadrants_say(tmp_path: Path) -> None:
         assert in_degree == pytest.approx(400_000 * 0.7**14, rel=0.15)
 
 
+@pytest.mark.parametrize(
+    ("nodes", "rmat"), [(1 << 10, (0.0, 0.0, 0.0)), (1025, (0.01, 0.0, 0.0)), (1, (0.0, 1.0, 0.0))]
+)
+def test_the_most_lopsided_rmat_graphs_that_are_accepted_end(
+    tmp_path: Path, nodes: int, rmat: Any
+) -> None:
+    options = SynthOptions(nodes, edges=2000, dim=0, classes=1, kind="rmat", rmat=rmat)
+    assert synthesise(tmp_path / "s", options).num_edges == 2000
+
+
 def test_features_have_unit_noise_around_their_centroids(tmp_path: Path) -> None:
     synthesise(tmp_path / "s", SynthOptions(nodes=20_000, edges=10, dim=16, classes=4))
     with outcrop.open(tmp_path / "s") as store:
@@ -133,6 +143,9 @@ def test_the_permutation_is_one() -> None:
         {"kind": "star"},
         {"homophily": 1.5},
         {"rmat": (0.9, 0.2, 0.1)},
+        {"rmat": (0.3, float("nan"), 0.1)},
+        {"kind": "rmat", "rmat": (0.0, 0.0, 0.0)},
+        {"kind": "rmat", "rmat": (0.009, 0.5, 0.4)},
         {"classes": 0},
         {"communities": 5, "classes": 6},
         {"communities": 200},

@@ -29,6 +29,9 @@ from outcrop.store.format import SPLITS, Manifest
 from outcrop.store.store import GraphStore
 
 _EDGES_PER_SLICE = 1 << 16
+# Where nodes is no power of two, R-MAT draws an edge again until both ends exist, which they do at
+# least whenever the first quadrant is a: at most 100 times on average.
+_LEAST_A = 0.01
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class SynthOptions:
     communities: int | None = None
     """community: how many; None: one for about 1000 nodes, but no fewer than classes."""
     rmat: tuple[float, float, float] = (0.45, 0.22, 0.22)
-    """rmat: a, b and c."""
+    """rmat: a, b and c; a at least 0.01 unless nodes is a power of two."""
 
     def __post_init__(self) -> None:
         if self.kind not in ("community", "rmat"):
@@ -58,9 +61,15 @@ class SynthOptions:
         if not 0 <= self.homophily <= 1:
             raise OptionError(f"homophily must be 0 to 1 (got {self.homophily})")
         check_train_fraction(self.train_fraction)
-        if min(self.rmat) < 0 or sum(self.rmat) > 1:
+        # So written that NaN is refused too.
+        if not (min(self.rmat) >= 0 and sum(self.rmat) <= 1):
             raise OptionError(
                 f"rmat's a, b, c must be 0 or more, at most 1 together (got {self.rmat})"
+            )
+        if self.kind == "rmat" and self.rmat[0] < _LEAST_A and self.nodes & (self.nodes - 1):
+            raise OptionError(
+                f"rmat's a must be at least {_LEAST_A} unless nodes is a power of two "
+                f"(got {self.rmat[0]} for {self.nodes} nodes)"
             )
         if self.kind == "community" and not self.classes <= self.num_communities <= self.nodes:
             raise OptionError(
