@@ -35,8 +35,14 @@ def test_what_is_no_size_is_refused_with_its_value(text: str | int) -> None:
 def test_counts() -> None:
     assert parse_count("1M") == 1_000_000
     assert parse_count("20K") == 20_000
-    with pytest.raises(OptionError, match="got '8GB'"):
-        parse_count("8GB")
+    assert parse_count("1.5G") == 1_500_000_000
+    assert parse_count("9007199254740993") == 9007199254740993  # no float holds it
+
+
+@pytest.mark.parametrize("text", ["8GB", "1.5", "1.0001K"])
+def test_what_is_no_whole_count_is_refused(text: str) -> None:
+    with pytest.raises(OptionError, match=f"got '{text}'"):
+        parse_count(text)
 
 
 def test_format_size() -> None:

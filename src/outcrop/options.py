@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
 from outcrop.errors import OptionError
@@ -14,19 +15,23 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(i?)(B?)\s*", re.IGNORECASE)
 
 def parse_size(text: str | int) -> int:
     """ "8GB", "512MiB", "64 kB", 4096 -> bytes. GB is 10^9, GiB is 2^30."""
-    return _parse(text, "a size such as 8GB, 512MiB or 4096")
+    return int(_parse(text, "a size such as 8GB, 512MiB or 4096"))
 
 
 def parse_count(text: str | int) -> int:
     """ "1M", "20K", "1.5G", 300 -> a count. M is 10^6."""
-    return _parse(text, "a count such as 1M, 20K or 300", bytes_allowed=False)
+    expected = "a count such as 1M, 20K or 300"
+    count = _parse(text, expected, bytes_allowed=False)
+    if count.denominator != 1:
+        raise OptionError(f"expected {expected} (got {text!r})")
+    return int(count)
 
 
-def _parse(text: str | int, expected: str, *, bytes_allowed: bool = True) -> int:
+def _parse(text: str | int, expected: str, *, bytes_allowed: bool = True) -> Fraction:
     if isinstance(text, int):
         if text < 0:
             raise OptionError(f"expected {expected} (got {text})")
-        return text
+        return Fraction(text)
     match = _SIZE.fullmatch(text)
     if match is None:
         raise OptionError(f"expected {expected} (got {text!r})")
@@ -34,7 +39,8 @@ def _parse(text: str | int, expected: str, *, bytes_allowed: bool = True) -> int
     if (byte or binary) and not bytes_allowed:
         raise OptionError(f"expected {expected} (got {text!r})")
     base = 1024 if binary else 1000
-    return int(float(number) * base ** _UNITS[unit.upper()])
+    scale: int = base ** _UNITS[unit.upper()]
+    return Fraction(number) * scale  # exact, unlike float
 
 
 def format_size(count: int) -> str:

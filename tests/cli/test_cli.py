@@ -76,7 +76,7 @@ def test_imports(tmp_path: Path) -> None:
     facts = json.loads(outcrop("info", tmp_path / "b", "--json").stdout)
     assert facts["nodes"] == 3 and facts["splits"] == {"train": 1, "val": 1, "test": 1}
     np.save(tmp_path / "x.npy", np.ones((1000, 2), np.float32))
-    done = outcrop("import", "edgelist", tmp_path / "g.txt", tmp_path / "c", "--num-nodes", "1000",
+    done = outcrop("import", "edgelist", tmp_path / "g.txt", tmp_path / "c", "--num-nodes", "1K",
                    "--features", tmp_path / "x.npy", "--adopt-features")  # fmt: skip
     assert done.returncode == 0, done.stderr
     facts = json.loads(outcrop("info", tmp_path / "c", "--json").stdout)

@@ -149,6 +149,7 @@ def test_the_permutation_is_one() -> None:
         {"classes": 0},
         {"communities": 5, "classes": 6},
         {"communities": 200},
+        {"communities": 0},
         {"train_fraction": 0.0},
     ],
 )

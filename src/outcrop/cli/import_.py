@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from outcrop.cli.arguments import Destination, Memory, Seed
+from outcrop.cli.arguments import Destination, Memory, Seed, count_option
 from outcrop.cli.output import Bars, guarded, say_made
 from outcrop.errors import OptionError
 from outcrop.ingest.build import import_graph
@@ -100,10 +100,10 @@ def import_edgelist(
     missing_label: MissingOption = MissingLabel.minus_one,
     num_nodes: Annotated[
         int | None,
-        typer.Option(
-            help="Keep node ids as they are, 0 to this less 1. Without it, ids are compacted "
+        count_option(
+            "--num-nodes",
+            "Keep node ids as they are, 0 to this less 1. Without it, ids are compacted "
             "in ascending order, and the original ones kept in node_ids.npy.",
-            show_default=False,
         ),
     ] = None,
     skip_lines: Annotated[int, typer.Option(min=0, help="Lines to pass over at first.")] = 0,

@@ -79,7 +79,9 @@ class SynthOptions:
 
     @property
     def num_communities(self) -> int:
-        return self.communities or min(max(self.classes, self.nodes // 1000), self.nodes)
+        if self.communities is not None:
+            return self.communities
+        return min(max(self.classes, self.nodes // 1000), self.nodes)
 
 
 class _Graph(Protocol):
