@@ -96,6 +96,17 @@ MISTAKES: list[tuple[list[str], int, str]] = [
     (["import", "edgelist", "/dev/null", "s", "--labels", "y.npy"], 2, "need --num-nodes"),
     (["import", "edgelist", "/dev/null", "s", "--adopt-features"], 2, "needs --features"),
     (["import", "edgelist", "/dev/null", "s"], 1, "/dev/null: no nodes"),
+    (
+        ["import", "edgelist", "/dev/null", "s", "--num-nodes", "9", "--labels", "y.npy"],
+        1,
+        "y.npy: No such file or directory",
+    ),
+    (["import", "edgelist", "/dev/null", "s", "--num-nodes=-5"], 2, "a count such as 1M"),
+    (
+        ["import", "edgelist", "/dev/null", "s", "--random-classes", "2", "--train-fraction", "7"],
+        2,
+        "train_fraction must be above 0 and at most 1 (got 7.0)",
+    ),
     (["import", "csv", "a", "b"], 2, "No such command"),
     (["doctor", "/nowhere/at/all"], 1, "/nowhere/at: No such file or directory"),
 ]

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import outcrop
-from outcrop.errors import BudgetError, IngestError, LockedError, StoreError
+from outcrop.errors import BudgetError, IngestError, LockedError, OptionError, StoreError
 from outcrop.ingest.build import LEAST_MEMORY_BYTES, import_graph
 from outcrop.ingest.compact import Compaction
 from outcrop.ingest.edgelist import edgelist_source
@@ -204,6 +204,69 @@ def test_files_of_attributes_copied_or_adopted(tmp_path: Path) -> None:
         outcrop.open(tmp_path / "sTrue")
 
 
+def npy(path: Path, array: Any) -> Path:
+    np.save(path, array)
+    return path
+
+
+BAD_FILES = [
+    ("features", np.asfortranarray(np.ones((5, 2), np.float32)), "in C order"),
+    ("features", np.ones((4, 2), np.float32), "features: 4 rows for 5 nodes"),
+    ("features", np.ones((5, 0), np.float32), "features: rows without values"),
+    ("features", np.ones((5, 2), int), "needs floats"),
+    ("labels", np.zeros(4, int), "labels: 4 labels for 5 nodes"),
+    ("labels", np.array(["a"] * 5), "labels: must be numbers"),
+    ("train", np.zeros(2), "needs node ids"),
+]
+
+
+@pytest.mark.parametrize("adopt", [False, True])
+@pytest.mark.parametrize(("role", "array", "match"), BAD_FILES)
+def test_bad_files_of_attributes_are_refused_before_edges_are_read(
+    tmp_path: Path, role: str, array: Any, match: str, adopt: bool
+) -> None:
+    (tmp_path / "g.txt").write_text("not an edge")
+    path = npy(tmp_path / "a.npy", array)
+    files = Files(
+        path if role == "features" else None,
+        adopt,
+        path if role == "labels" else None,
+        {"train": path if role == "train" else None},
+    )
+    source = edgelist_source(
+        tmp_path / "g.txt", num_nodes=5, attributes=lambda _: file_attributes(files)
+    )
+    with pytest.raises(IngestError, match=match):
+        import_graph(source, tmp_path / "s")
+
+
+def test_a_cut_off_file_of_features_is_refused(tmp_path: Path) -> None:
+    path = npy(tmp_path / "x.npy", np.ones((5, 9), np.float32))
+    path.write_bytes(path.read_bytes()[:-7])
+    for adopt in (False, True):
+        with pytest.raises(IngestError, match=r"x\.npy: byte 301: the file is cut off"):
+            file_attributes(Files(path, adopt))
+
+
+def test_adopted_features_keep_their_dtype(tmp_path: Path) -> None:
+    (tmp_path / "g.txt").write_text("not an edge")
+    for dtype, error, match in (
+        ("<f4", OptionError, r"x\.npy: features that are adopted stay float32 .got .* int8"),
+        ("<f8", IngestError, "to be adopted, must be float32 or float16 .got float64"),
+        (">f4", IngestError, "to be adopted, must be float32 or float16 .got >f4"),
+    ):
+        files = Files(npy(tmp_path / "x.npy", np.ones((5, 2), dtype)), adopt_features=True)
+        with pytest.raises(error, match=match):
+            attributes = partial(_given, file_attributes(files))
+            source = edgelist_source(tmp_path / "g.txt", num_nodes=5, attributes=attributes)
+            import_graph(source, tmp_path / "s", IngestOptions(feature_dtype="int8"))
+
+
+def test_an_unknown_feature_dtype_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"feature_dtype must be one of .*got 'float8'"):
+        IngestOptions(feature_dtype="float8")
+
+
 def test_random_attributes_are_learnable_and_splits_disjoint(tmp_path: Path) -> None:
     graph = random_graph(3000, 9000)
     (tmp_path / "g.txt").write_text("".join(f"{s} {t}\n" for s, t in graph.edges.T.tolist()))
@@ -266,15 +329,20 @@ BAD_NPZ = [
     ({"x": np.ones((5, 2))}, "features: 5 rows for 4 nodes"),
     ({"x": np.ones((3, 2))}, "features: 3 rows for 4 nodes"),
     ({"x": np.ones(4)}, r"x: must be \[N, F\]"),
+    ({"x": np.ones((4, 0))}, "features: rows without values"),
     ({"y": np.array([0, 1])}, "labels: 2 labels for 4 nodes"),
-    ({"y": np.zeros(9, int)}, "labels: more labels for 4 nodes"),
+    ({"y": np.zeros(9, int)}, "labels: 9 labels for 4 nodes"),
+    ({"y": np.array(["a", "b", "c", "d"])}, "labels: must be numbers .got <U1"),
     ({"y": np.array([0.0, 1, np.nan, 1])}, "label of node 2: NaN"),
     ({"y": np.array([0.0, 1.5, 0, 1])}, "label of node 1: 1.5 is not a whole number"),
     ({"y": np.array([0, 1, -7, 1])}, "label of node 2: -7 is negative"),
     ({"y": np.array([-1, 1, 0, 1])}, "split train: node 0 has no label"),
     ({"val_mask": np.array([True, True, False, False])}, "split val: node 0, for the second"),
-    ({"val_mask": np.array([0, 1])}, r"val_mask: must be bool \[N\]"),
-    ({"val_mask": np.ones(6, bool), "train_mask": None, "y": None}, "split val: node 4, but"),
+    ({"val_mask": np.zeros(4, int)}, r"val_mask: must be bool \[4\] .got int64 \[4\]"),
+    ({"val_mask": np.zeros(6, bool)}, r"val_mask: must be bool \[4\] .got bool \[6\]"),
+    ({"val_mask": np.zeros(3, bool)}, r"val_mask: must be bool \[4\] .got bool \[3\]"),
+    ({"num_nodes": -1}, r"num_nodes: must be 1 to 2\^63 - 1 .got -1"),
+    ({"num_nodes": 0}, "no nodes"),
     ({"num_nodes": None, "x": None, "y": None}, "needs num_nodes, x or y"),
 ]
 

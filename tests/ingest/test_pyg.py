@@ -48,6 +48,23 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
         outcrop.from_pyg(data, tmp_path / "s")
 
 
+def test_nan_may_mean_no_label(tmp_path: Path) -> None:
+    data = make_data(random_graph(20, 50))
+    data.y = data.y.double()
+    data.y[15] = float("nan")
+    with pytest.raises(IngestError, match=r"label of node 15: NaN.*nan_is_missing=True"):
+        outcrop.from_pyg(data, tmp_path / "s")
+    with outcrop.from_pyg(data, tmp_path / "s", nan_is_missing=True) as store:
+        assert store.labels[14:17].tolist() == [2, -1, 1]
+
+
+def test_data_with_several_masks_per_split_is_refused(tmp_path: Path) -> None:
+    data = make_data(random_graph(20, 50))
+    data.val_mask = torch.zeros(20, 10, dtype=torch.bool)
+    with pytest.raises(IngestError, match=r"val_mask: must be bool \[20\] .got bool \[20, 10\]"):
+        outcrop.from_pyg(data, tmp_path / "s")
+
+
 def test_data_without_edges_is_refused(tmp_path: Path) -> None:
     with pytest.raises(IngestError, match="edge_index"):
         outcrop.from_pyg(Data(x=torch.zeros(3, 2)), tmp_path / "s")

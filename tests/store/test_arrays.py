@@ -9,6 +9,7 @@ import pytest
 import xxhash
 
 from outcrop.disk import Disk
+from outcrop.errors import StoreError
 from outcrop.store.arrays import ArrayWriter, adopt_array, map_array, read_blocks
 from outcrop.store.format import PIECE_BYTES
 
@@ -54,3 +55,9 @@ def test_a_file_is_adopted_where_it_is(tmp_path: Path, disk: Disk) -> None:
     entry = adopt_array(disk, tmp_path / "mine.npy")
     assert entry.data_offset == 128 and entry.adopted_mtime_ns is not None
     assert np.array_equal(map_array(Path("/elsewhere"), entry), table)
+
+
+def test_an_array_in_fortran_order_is_not_adopted(tmp_path: Path, disk: Disk) -> None:
+    np.save(tmp_path / "mine.npy", np.asfortranarray(np.ones((50, 3))))
+    with pytest.raises(StoreError, match=r"mine\.npy: is in Fortran order"):
+        adopt_array(disk, tmp_path / "mine.npy")

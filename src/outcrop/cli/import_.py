@@ -15,7 +15,7 @@ from outcrop.ingest.build import import_graph
 from outcrop.ingest.edgelist import edgelist_source
 from outcrop.ingest.files import Files, file_attributes
 from outcrop.ingest.npz import npz_source
-from outcrop.ingest.random_attributes import random_attributes
+from outcrop.ingest.random_attributes import check_train_fraction, random_attributes
 from outcrop.ingest.source import Attributes, GraphSource, IngestOptions
 
 import_app = typer.Typer(
@@ -154,6 +154,7 @@ def import_edgelist(
         raise OptionError("random features and classes do not go with files of them")
     if random_features and not random_classes:
         raise OptionError("--random-features needs --random-classes, whose labels they hint at")
+    check_train_fraction(train_fraction)
 
     def attributes(count: int) -> Attributes:
         if random_classes:

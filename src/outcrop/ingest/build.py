@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from outcrop import _core
 from outcrop.disk import Disk
-from outcrop.errors import BudgetError, IngestError
+from outcrop.errors import BudgetError, IngestError, OptionError
 from outcrop.ingest.compact import Compaction
 from outcrop.ingest.source import (
     AdoptedRows,
@@ -51,9 +51,13 @@ def import_graph(
     """Makes the store, or raises and leaves nothing."""
     options = options or IngestOptions()
     memory = sort_memory(options.memory)
+    attributes = None
+    if source.num_nodes is not None:
+        _check_num_nodes(source.name, source.num_nodes)
+        attributes = _checked_attributes(source, source.num_nodes, options)
     with ingest_disk() as disk, StoreBuilder(path, disk) as builder:
         num_nodes, num_edges = _import_topology(builder, source, options, memory, progress)
-        attributes = source.attributes(num_nodes)
+        attributes = attributes or _checked_attributes(source, num_nodes, options)
         encoding, num_classes = write_attributes(
             builder, source.name, attributes, num_nodes, options.feature_dtype, progress
         )
@@ -122,8 +126,7 @@ def _import_topology(
         else:
             blocks = sorter.blocks()
             num_nodes = _required(source.num_nodes)
-        if num_nodes == 0:
-            raise IngestError(source.name, "", "no nodes")
+        _check_num_nodes(source.name, num_nodes)
         told = counted(blocks, progress)
         dropped_later = options.merge_multi_edges or (sparse and options.drop_self_loops)
         known = None if dropped_later else sorter.records
@@ -132,6 +135,13 @@ def _import_topology(
         builder.write("node_ids", compaction.node_ids(), np.int64, rows=num_nodes)
     runs.rmdir()
     return num_nodes, num_edges
+
+
+def _check_num_nodes(name: str, num_nodes: int) -> None:
+    if num_nodes == 0:
+        raise IngestError(name, "", "no nodes")
+    if not 0 < num_nodes < 1 << 63:
+        raise IngestError(name, "num_nodes", f"must be 1 to 2^63 - 1 (got {num_nodes})")
 
 
 def _required(num_nodes: int | None) -> int:
@@ -201,6 +211,34 @@ def _raise_bad_id(name: str, chunk: EdgeChunk, index: int, limit: int) -> None:
 # Attributes
 
 
+def _checked_attributes(source: GraphSource, num_nodes: int, options: IngestOptions) -> Attributes:
+    """What the streams promise fits the graph and the options."""
+    attributes = source.attributes(num_nodes)
+    if attributes.features is not None:
+        _check_rows(source.name, attributes.features, num_nodes, options.feature_dtype)
+    labels = attributes.labels
+    if labels is not None:
+        if labels.dtype.kind not in "iufb":
+            raise IngestError(source.name, "labels", f"must be numbers (got {labels.dtype})")
+        if labels.count != num_nodes:
+            raise IngestError(source.name, "labels", f"{labels.count} labels for {num_nodes} nodes")
+    return attributes
+
+
+def _check_rows(
+    name: str, features: RowStream | AdoptedRows, num_nodes: int, feature_dtype: str | None
+) -> None:
+    if features.rows != num_nodes:
+        raise IngestError(name, "features", f"{features.rows} rows for {num_nodes} nodes")
+    if features.dim < 1:
+        raise IngestError(name, "features", "rows without values")
+    if isinstance(features, AdoptedRows) and feature_dtype not in (None, features.encoding):
+        raise OptionError(
+            f"{features.path}: features that are adopted stay {features.encoding} "
+            f"(got feature_dtype {feature_dtype})"
+        )
+
+
 def write_attributes(
     builder: StoreBuilder,
     name: str,
@@ -213,28 +251,29 @@ def write_attributes(
     num_classes = 0
     if attributes.labels is not None:
         progress.stage("labels", num_nodes, "nodes")
-        check = _LabelCheck(name, attributes.labels, num_nodes, progress)
+        check = _LabelCheck(name, attributes.labels, progress)
         builder.write("labels", check.chunks(), np.int64, rows=num_nodes)
         num_classes = check.largest + 1
     _write_splits(builder, name, attributes.splits, num_nodes)
     encoding = None
-    if isinstance(attributes.features, AdoptedRows):
-        encoding = _adopt_features(builder, attributes.features.path, num_nodes, progress)
-    elif attributes.features is not None:
-        encoding = RowEncoding(feature_dtype or attributes.features.encoding,
-                               attributes.features.dim)  # fmt: skip
-        _write_features(builder, name, attributes.features, encoding, num_nodes, progress)
+    features = attributes.features
+    if features is not None:
+        encoding = RowEncoding(feature_dtype or features.encoding, features.dim)
+        if isinstance(features, AdoptedRows):
+            progress.stage("hash features", None)
+            builder.adopt("features", features.path)
+        else:
+            _write_features(builder, name, features, encoding, progress)
     return encoding, num_classes
 
 
 class _LabelCheck:
     """Labels as they come -> int64, -1 for none; the largest is remembered."""
 
-    def __init__(self, name: str, labels: LabelStream, num_nodes: int, progress: Progress) -> None:
+    def __init__(self, name: str, labels: LabelStream, progress: Progress) -> None:
         self.largest = -1
         self._name = name
         self._labels = labels
-        self._num_nodes = num_nodes
         self._progress = progress
 
     def chunks(self) -> Iterator[NDArray[np.int64]]:
@@ -251,13 +290,8 @@ class _LabelCheck:
                     )
                 self.largest = max(self.largest, int(labels.max()))
             node += len(labels)
-            if node > self._num_nodes:
-                break
             self._progress.advance(len(labels))
             yield labels
-        if node != self._num_nodes:
-            count = "more" if node > self._num_nodes else node
-            raise IngestError(self._name, "labels", f"{count} labels for {self._num_nodes} nodes")
 
     def _to_int(self, labels: NDArray[Any], node: int) -> NDArray[np.int64]:
         if not np.issubdtype(labels.dtype, np.floating):
@@ -268,7 +302,7 @@ class _LabelCheck:
                 self._name,
                 f"label of node {node + int(np.argmax(missing))}",
                 "NaN; write -1 for a node without a label, or say that NaN means none "
-                "(--missing-label nan)",
+                "(--missing-label nan, nan_is_missing=True)",
             )
         rounded = np.where(missing, -1, labels).astype(np.int64)
         wrong = rounded != np.where(missing, -1, labels)
@@ -309,47 +343,19 @@ def _write_splits(
             builder.write(split, checked(split, splits[split]), np.int64)
 
 
-def _adopt_features(
-    builder: StoreBuilder, path: Path, num_nodes: int, progress: Progress
-) -> RowEncoding:
-    progress.stage("hash features", None)
-    builder.adopt("features", path)
-    entry = builder.arrays["features"]
-    encodings = {np.dtype("<f4"): "float32", np.dtype("<f2"): "float16"}
-    if entry.dtype not in encodings or len(entry.shape) != 2:
-        raise IngestError(
-            path,
-            "header",
-            "features to adopt must be float32 or float16 rows "
-            f"(got {entry.dtype} of shape {entry.shape})",
-        )
-    check_row_count(str(path), entry.shape[0], num_nodes)
-    if entry.file_bytes < entry.data_offset + entry.dtype.itemsize * int(np.prod(entry.shape)):
-        raise IngestError(path, f"byte {entry.file_bytes}", "the file is cut off")
-    return RowEncoding(encodings[entry.dtype], entry.shape[1])
-
-
-def check_row_count(name: str, rows: int, num_nodes: int) -> None:
-    if rows != num_nodes:
-        raise IngestError(name, "features", f"{rows} rows for {num_nodes} nodes")
-
-
 def _write_features(
     builder: StoreBuilder,
     name: str,
     features: RowStream,
     encoding: RowEncoding,
-    num_nodes: int,
     progress: Progress,
 ) -> None:
-    progress.stage("features", num_nodes * encoding.row_bytes)
+    progress.stage("features", features.rows * encoding.row_bytes)
     rows_per_chunk = max(1, _ROW_CHUNK_BYTES // (4 * features.dim))
 
     def chunks() -> Iterator[NDArray[Any]]:
         row = 0
         for chunk in features.chunks(rows_per_chunk):
-            if row + len(chunk) > num_nodes:
-                check_row_count(name, row + len(chunk), num_nodes)
             if encoding.name == "int8" and not np.isfinite(chunk).all():
                 bad = int(np.argmin(np.isfinite(chunk).all(axis=1)))
                 raise IngestError(
@@ -359,6 +365,5 @@ def _write_features(
             stored = encoding.encode(chunk)
             progress.advance(stored.nbytes)
             yield stored
-        check_row_count(name, row, num_nodes)
 
-    builder.write("features", chunks(), encoding.dtype, encoding.shape(0)[1:], rows=num_nodes)
+    builder.write("features", chunks(), encoding.dtype, encoding.shape(0)[1:], rows=features.rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outcrop.errors import CorruptError, IngestError
-from outcrop.ingest.source import AdoptedRows, Attributes, Ids, LabelStream, RowStream
+from outcrop.ingest.source import (
+    NODES_PER_CHUNK,
+    AdoptedRows,
+    Attributes,
+    Ids,
+    LabelStream,
+    RowStream,
+)
 from outcrop.store.format import NpyHeader, read_npy_header
-
-_NODES_PER_CHUNK = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,9 @@ def file_attributes(files: Files, *, nan_is_missing: bool = False) -> Attributes
     """Streams over the files."""
     labels = None
     if files.labels is not None:
-        labels = LabelStream(npy_items(files.labels, _NODES_PER_CHUNK), nan_is_missing)
+        header = _header(files.labels)
+        chunks = npy_items(files.labels, NODES_PER_CHUNK)
+        labels = LabelStream(math.prod(header.shape), header.dtype, chunks, nan_is_missing)
     return Attributes(
         features=_features(files),
         labels=labels,
@@ -46,43 +54,50 @@ def _features(files: Files) -> RowStream | AdoptedRows | None:
     path = files.features
     if path is None:
         return None
-    if files.adopt_features:
-        return AdoptedRows(path)
     header = _header(path)
     if len(header.shape) != 2 or header.dtype.kind != "f" or header.fortran_order:
         raise IngestError(
             path, "header", f"needs floats [N, F] in C order (got {header.dtype} {header.shape})"
         )
-    dim = header.shape[1]
+    rows, dim = header.shape
+    encoding = "float16" if header.dtype == np.float16 else "float32"
+    if files.adopt_features:
+        if header.dtype != np.dtype(encoding):
+            raise IngestError(
+                path, "header", f"to be adopted, must be float32 or float16 (got {header.dtype})"
+            )
+        return AdoptedRows(path, rows, dim, encoding)
     return RowStream(
+        rows,
         dim,
-        "float16" if header.dtype == np.float16 else "float32",
-        lambda rows: (block.reshape(-1, dim) for block in npy_items(path, rows * dim)),
+        encoding,
+        lambda count: (block.reshape(-1, dim) for block in npy_items(path, count * dim)),
     )
 
 
 def _ids(path: Path) -> Iterator[Ids]:
-    if _header(path).dtype.kind not in "iu":
-        raise IngestError(path, "header", f"needs node ids (got {_header(path).dtype})")
-    for block in npy_items(path, _NODES_PER_CHUNK):
-        yield block.astype(np.int64)
+    dtype = _header(path).dtype
+    if dtype.kind not in "iu":
+        raise IngestError(path, "header", f"needs node ids (got {dtype})")
+    return (block.astype(np.int64) for block in npy_items(path, NODES_PER_CHUNK))
 
 
 def npy_items(path: Path, count: int) -> Iterator[NDArray[Any]]:
     """The items of a .npy file in order, `count` at a time."""
     header = _header(path)
-    total = int(np.prod(header.shape, dtype=np.int64))
+    total = math.prod(header.shape)
     with open(path, "rb") as file:
         file.seek(header.data_offset)
         for first in range(0, total, count):
-            block = np.fromfile(file, header.dtype, min(count, total - first))
-            if len(block) < min(count, total - first):
-                raise IngestError(path, f"byte {file.tell()}", "the file is cut off")
-            yield block
+            yield np.fromfile(file, header.dtype, min(count, total - first))
 
 
 def _header(path: Path) -> NpyHeader:
     try:
-        return read_npy_header(path)
+        header = read_npy_header(path)
     except CorruptError as error:
         raise IngestError(path, "", str(error).removeprefix(f"{path}: ")) from error
+    size = path.stat().st_size
+    if size < header.data_offset + math.prod(header.shape) * header.dtype.itemsize:
+        raise IngestError(path, f"byte {size}", "the file is cut off")
+    return header

@@ -11,6 +11,7 @@ Members, each a .npy inside the zip, compressed or not, read as streams:
 
 from __future__ import annotations
 
+import math
 import os
 import zipfile
 import zlib
@@ -23,18 +24,20 @@ from numpy.typing import NDArray
 
 from outcrop.errors import IngestError
 from outcrop.ingest.source import (
+    NODES_PER_CHUNK,
     Attributes,
     EdgeChunk,
     GraphSource,
     Ids,
     LabelStream,
     RowStream,
+    check_mask,
     edge_numbers,
+    mask_ids,
 )
 from outcrop.store.format import SPLITS, NpyHeader, parse_npy_header
 
 _EDGES_PER_CHUNK = 1 << 17
-_NODES_PER_CHUNK = 1 << 18
 
 
 def npz_source(path: str | os.PathLike[str], *, nan_is_missing: bool = False) -> GraphSource:
@@ -53,7 +56,7 @@ def npz_source(path: str | os.PathLike[str], *, nan_is_missing: bool = False) ->
         name=os.fspath(path),
         edges=_edges(archive, header),
         num_nodes=_num_nodes(archive),
-        attributes=lambda _: _attributes(archive, nan_is_missing),
+        attributes=lambda num_nodes: _attributes(archive, num_nodes, nan_is_missing),
         total=header.shape[1],
     )
 
@@ -146,26 +149,24 @@ def _ids(values: NDArray[Any]) -> Ids:
     return np.ascontiguousarray(values, dtype=np.int64)
 
 
-def _attributes(archive: NpzArchive, nan_is_missing: bool) -> Attributes:
+def _attributes(archive: NpzArchive, num_nodes: int, nan_is_missing: bool) -> Attributes:
     labels = None
     if "y" in archive:
-        labels = LabelStream(archive.items("y", _NODES_PER_CHUNK), nan_is_missing)
+        header = archive.header("y")
+        chunks = archive.items("y", NODES_PER_CHUNK)
+        labels = LabelStream(math.prod(header.shape), header.dtype, chunks, nan_is_missing)
     splits = {
-        split: _mask_ids(archive, f"{split}_mask") for split in SPLITS if f"{split}_mask" in archive
+        split: _mask_ids(archive, f"{split}_mask", num_nodes)
+        for split in SPLITS
+        if f"{split}_mask" in archive
     }
     return Attributes(_features(archive), labels, splits)
 
 
-def _mask_ids(archive: NpzArchive, name: str) -> Iterator[Ids]:
+def _mask_ids(archive: NpzArchive, name: str, num_nodes: int) -> Iterator[Ids]:
     header = archive.header(name)
-    if header.dtype != bool or len(header.shape) != 1:
-        raise IngestError(
-            archive.path, name, f"must be bool [N] (got {header.dtype} {list(header.shape)})"
-        )
-    first = 0
-    for mask in archive.items(name, _NODES_PER_CHUNK):
-        yield first + np.flatnonzero(mask)
-        first += len(mask)
+    check_mask(archive.path, name, header.dtype, header.shape, num_nodes)
+    return mask_ids(archive.items(name, NODES_PER_CHUNK))
 
 
 def _features(archive: NpzArchive) -> RowStream | None:
@@ -182,11 +183,12 @@ def _dense_features(archive: NpzArchive) -> RowStream:
         raise IngestError(
             archive.path, "x", f"must be [N, F] in C order (got {header.dtype} {header.shape})"
         )
-    dim = header.shape[1]
+    rows, dim = header.shape
     return RowStream(
+        rows,
         dim,
         "float16" if header.dtype == np.float16 else "float32",
-        lambda rows: (block.reshape(-1, dim) for block in archive.items("x", rows * dim)),
+        lambda count: (block.reshape(-1, dim) for block in archive.items("x", count * dim)),
     )
 
 
@@ -214,7 +216,7 @@ def _sparse_features(archive: NpzArchive) -> RowStream:
             last = ends[-1:]
             yield dense
 
-    return RowStream(dim, "float32", chunks)
+    return RowStream(rows, dim, "float32", chunks)
 
 
 class _Items:

@@ -17,10 +17,14 @@ from outcrop.ingest.source import (
     Attributes,
     EdgeChunk,
     GraphSource,
+    Ids,
     IngestOptions,
     LabelStream,
     RowStream,
+    check_mask,
     edge_numbers,
+    in_chunks,
+    mask_ids,
 )
 from outcrop.progress import SILENT, Progress
 from outcrop.store.format import SPLITS
@@ -40,12 +44,14 @@ def from_pyg(
     *,
     progress: Progress = SILENT,
     memory: str | int = "2GB",
+    nan_is_missing: bool = False,
     **options: Any,
 ) -> GraphStore:
     """Writes a PyG `Data` (edge_index, x, y, masks) as a store and opens it.
 
     `options` are those of `outcrop import`: undirected, drop_self_loops, merge_multi_edges,
-    edge_ids, feature_dtype. Other attributes of the data are left out, with a warning.
+    edge_ids, feature_dtype. `nan_is_missing`: NaN in y means a node without a label. Other
+    attributes of the data are left out, with a warning.
     """
     ignored = [name for name in data.keys() if name not in _TAKEN]  # noqa: SIM118 - PyG's keys()
     if ignored:
@@ -56,7 +62,7 @@ def from_pyg(
         name="PyG Data",
         edges=_edges(data.edge_index),
         num_nodes=int(data.num_nodes),
-        attributes=lambda _: _attributes(data),
+        attributes=lambda num_nodes: _attributes(data, num_nodes, nan_is_missing),
         total=int(data.edge_index.shape[1]),
     )
     import_graph(source, Path(path), IngestOptions.with_sizes(memory, **options), progress)
@@ -70,21 +76,30 @@ def _edges(edge_index: torch.Tensor) -> Iterator[EdgeChunk]:
         yield EdgeChunk(sources, targets, edge_numbers(first), len(sources))
 
 
-def _attributes(data: Data) -> Attributes:
+def _attributes(data: Data, num_nodes: int, nan_is_missing: bool) -> Attributes:
     labels = None
     if data.y is not None:
-        labels = LabelStream([data.y.cpu().numpy()])
+        y = data.y.cpu().numpy().reshape(-1)
+        labels = LabelStream(len(y), y.dtype, in_chunks(y), nan_is_missing)
     splits = {
-        split: [np.flatnonzero(data[f"{split}_mask"].cpu().numpy())]
+        split: _mask_ids(data, f"{split}_mask", num_nodes)
         for split in SPLITS
         if f"{split}_mask" in data
     }
     return Attributes(_features(data.x), labels, splits)
 
 
+def _mask_ids(data: Data, name: str, num_nodes: int) -> Iterator[Ids]:
+    mask = data[name].cpu().bool().numpy()
+    check_mask("PyG Data", name, mask.dtype, mask.shape, num_nodes)
+    return mask_ids(in_chunks(mask))
+
+
 def _features(x: torch.Tensor | None) -> RowStream | None:
     if x is None:
         return None
+    if x.dim() != 2:
+        raise IngestError("PyG Data", "x", f"must be [N, F] (got {list(x.shape)})")
     encoding = str(x.dtype).removeprefix("torch.")
 
     def chunks(count: int) -> Iterator[NDArray[np.float32]]:
@@ -92,5 +107,8 @@ def _features(x: torch.Tensor | None) -> RowStream | None:
             yield x[first : first + count].detach().cpu().float().numpy()
 
     return RowStream(
-        int(x.shape[1]), encoding if encoding in ("float16", "bfloat16") else "float32", chunks
+        int(x.shape[0]),
+        int(x.shape[1]),
+        encoding if encoding in ("float16", "bfloat16") else "float32",
+        chunks,
     )

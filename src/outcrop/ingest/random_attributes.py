@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 
 from outcrop import _core
 from outcrop.errors import OptionError
-from outcrop.ingest.source import Attributes, Ids, LabelStream, RowStream
+from outcrop.ingest.source import NODES_PER_CHUNK, Attributes, Ids, LabelStream, RowStream
 from outcrop.parallel import ordered_map
 from outcrop.store.format import SPLITS
 
 # The class signal, spread over all dimensions, against noise of variance 1 in each: weak enough
 # that features alone do not tell the class, strong enough that neighbours do.
 _SIGNAL = 1.2
-_NODES_PER_CHUNK = 1 << 18
 
 MakeLabels = Callable[[int, NDArray[np.int64]], None]
 """(first node, out) -> fills the labels of consecutive nodes."""
@@ -50,14 +49,14 @@ def random_attributes(
     make = labels or uniform
     return Attributes(
         features=_features(num_nodes, dim, seed, make) if dim else None,
-        labels=LabelStream(_labels(num_nodes, make)),
+        labels=LabelStream(num_nodes, np.dtype(np.int64), _labels(num_nodes, make)),
         splits=_splits(num_nodes, train_fraction, seed),
     )
 
 
 def _labels(num_nodes: int, make: MakeLabels) -> Iterator[NDArray[np.int64]]:
-    for first in range(0, num_nodes, _NODES_PER_CHUNK):
-        yield _labels_of(first, min(_NODES_PER_CHUNK, num_nodes - first), make)
+    for first in range(0, num_nodes, NODES_PER_CHUNK):
+        yield _labels_of(first, min(NODES_PER_CHUNK, num_nodes - first), make)
 
 
 def _labels_of(first: int, count: int, make: MakeLabels) -> NDArray[np.int64]:
@@ -76,7 +75,7 @@ def _features(num_nodes: int, dim: int, seed: int, make: MakeLabels) -> RowStrea
 
         return ordered_map(rows_from, range(0, num_nodes, rows))
 
-    return RowStream(dim, "float32", chunks)
+    return RowStream(num_nodes, dim, "float32", chunks)
 
 
 def _splits(num_nodes: int, fraction: float, seed: int) -> dict[str, Iterator[Ids]]:

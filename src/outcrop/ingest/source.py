@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,9 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from outcrop.errors import IngestError, OptionError
 from outcrop.options import parse_size
+from outcrop.store.format import ENCODINGS
 
 Ids = NDArray[np.int64]
+
+NODES_PER_CHUNK = 1 << 18
+"""Of labels and splits: 2 MiB of ids."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,7 @@ def edge_numbers(first: int) -> Callable[[int], str]:
 class RowStream:
     """Feature rows in order."""
 
+    rows: int
     dim: int
     encoding: str
     """How to store them unless the user says otherwise."""
@@ -47,6 +54,8 @@ class RowStream:
 class LabelStream:
     """Labels in order: integers, -1 for none; or floats, where NaN may stand for none."""
 
+    count: int
+    dtype: np.dtype[Any]
     chunks: Iterable[NDArray[Any]]
     nan_is_missing: bool = False
 
@@ -56,16 +65,48 @@ class AdoptedRows:
     """A .npy file of feature rows that stays where it is."""
 
     path: Path
+    rows: int
+    dim: int
+    encoding: str
 
 
 @dataclass(frozen=True)
 class Attributes:
-    """What a source knows about its nodes."""
+    """What a source knows about its nodes.
+
+    Whatever can be told from headers is checked when this is made, before edges are read.
+    """
 
     features: RowStream | AdoptedRows | None = None
     labels: LabelStream | None = None
     splits: Mapping[str, Iterable[Ids]] = field(default_factory=dict)
     """Node ids of "train", "val" and "test"."""
+
+
+def check_mask(
+    path: str | os.PathLike[str],
+    name: str,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    num_nodes: int,
+) -> None:
+    """A mask says yes or no to every node."""
+    if dtype.kind != "b" or shape != (num_nodes,):
+        raise IngestError(path, name, f"must be bool [{num_nodes}] (got {dtype} {list(shape)})")
+
+
+def mask_ids(masks: Iterable[NDArray[Any]]) -> Iterator[Ids]:
+    """A mask in chunks -> the ids of the nodes that are in it."""
+    first = 0
+    for mask in masks:
+        yield first + np.flatnonzero(mask)
+        first += len(mask)
+
+
+def in_chunks(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """An array with an entry per node, a few MB at a time."""
+    for first in range(0, len(array), NODES_PER_CHUNK):
+        yield array[first : first + NODES_PER_CHUNK]
 
 
 def no_attributes(_: int) -> Attributes:
@@ -83,7 +124,7 @@ class GraphSource:
     num_nodes: int | None
     """None: ids are sparse; they are compacted in ascending order, and the originals kept."""
     attributes: Callable[[int], Attributes] = no_attributes
-    """Called with the number of nodes once it is known."""
+    """Called with the number of nodes once it is known: before edges are read, if it is given."""
     total: int | None = None
     """Units of progress of all edges, as EdgeChunk.consumed counts them."""
     unit: str = "edges"
@@ -103,6 +144,12 @@ class IngestOptions:
     """Keep, for each edge of the store, its number in the source."""
     feature_dtype: str | None = None
     """float32, float16, bfloat16 or int8; None: as in the source."""
+
+    def __post_init__(self) -> None:
+        if self.feature_dtype not in (None, *ENCODINGS):
+            raise OptionError(
+                f"feature_dtype must be one of {', '.join(ENCODINGS)} (got {self.feature_dtype!r})"
+            )
 
     @staticmethod
     def with_sizes(memory: str | int = "2GB", **options: Any) -> IngestOptions:

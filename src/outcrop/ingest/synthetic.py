@@ -20,7 +20,7 @@ from outcrop.disk import aligned_empty
 from outcrop.errors import OptionError
 from outcrop.ingest.build import counted, ingest_disk, sort_memory, write_attributes
 from outcrop.ingest.random_attributes import check_train_fraction, random_attributes
-from outcrop.ingest.source import Attributes, Ids, LabelStream, RowStream
+from outcrop.ingest.source import Attributes, Ids, LabelStream, RowStream, in_chunks
 from outcrop.parallel import cpu_count
 from outcrop.progress import SILENT, Progress
 from outcrop.store.build import StoreBuilder
@@ -287,7 +287,11 @@ def _copied_attributes(source: GraphStore, factor: int) -> Attributes:
     arrays = source.manifest.arrays
     labels = None
     if "labels" in arrays:
-        labels = LabelStream(source.labels for _ in range(factor))
+        labels = LabelStream(
+            factor * source.num_nodes,
+            source.labels.dtype,
+            (chunk for _ in range(factor) for chunk in in_chunks(source.labels)),
+        )
     splits = {
         split: _copied_ids(source.split(split), factor, source.num_nodes)
         for split in SPLITS
@@ -301,7 +305,8 @@ def _copied_attributes(source: GraphStore, factor: int) -> Attributes:
 
 def _copied_ids(ids: Ids, factor: int, num_nodes: int) -> Iterator[Ids]:
     for copy in range(factor):
-        yield ids + copy * num_nodes
+        for chunk in in_chunks(ids):
+            yield chunk + copy * num_nodes
 
 
 def _copied_features(source: GraphStore, factor: int) -> RowStream:
@@ -312,4 +317,4 @@ def _copied_features(source: GraphStore, factor: int) -> RowStream:
             for first in range(0, source.num_nodes, count):
                 yield rows.gather(np.arange(first, min(first + count, source.num_nodes)))
 
-    return RowStream(rows.dim, rows.encoding.name, chunks)
+    return RowStream(factor * source.num_nodes, rows.dim, rows.encoding.name, chunks)

@@ -14,6 +14,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from outcrop.disk import Disk, File, Pending, aligned_empty
+from outcrop.errors import StoreError
 from outcrop.store.format import HEADER_BYTES, PIECE_BYTES, ArrayEntry, npy_header, read_npy_header
 
 # Appends below 256 KiB cost a request each; 1 MiB is where the drive's sequential speed begins.
@@ -218,6 +219,8 @@ def adopt_array(disk: Disk, path: Path) -> ArrayEntry:
     """An existing .npy file, left where it is: hashed once, then known by size and mtime."""
     path = path.absolute()
     header = read_npy_header(path)
+    if header.fortran_order:
+        raise StoreError(f"{path}: is in Fortran order; what is adopted must be in C order")
     before = os.stat(path)
     hasher = PieceHasher()
     with disk.open(path) as file:
