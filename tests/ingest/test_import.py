@@ -379,13 +379,19 @@ def test_a_cut_off_or_damaged_npz_is_refused(tmp_path: Path, compressed: bool) -
         assert os.listdir(tmp_path) == ["g.npz"]
 
 
-def test_infinite_features_do_not_fit_int8(tmp_path: Path) -> None:
-    x = np.ones((4, 2), np.float32)
-    x[2, 1] = np.inf
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [("int8", np.inf), ("int8", 1e39), ("float16", 1e5), ("bfloat16", 1e39), (None, -1e39)],
+)
+def test_features_that_do_not_fit_their_dtype_are_refused_by_node(
+    tmp_path: Path, dtype: str | None, value: float
+) -> None:
+    x = np.ones((4, 2))
+    x[2, 1] = value
     np.savez(tmp_path / "g.npz", **bad_npz(x=x))
-    with pytest.raises(IngestError, match="features of node 2: not finite"):
+    with pytest.raises(IngestError, match="features of node 2: not finite, or not as"):
         import_graph(npz_source(tmp_path / "g.npz"), tmp_path / "s",
-                     IngestOptions(feature_dtype="int8"))  # fmt: skip
+                     IngestOptions(feature_dtype=dtype))  # fmt: skip
 
 
 def test_an_existing_destination_is_never_touched(tmp_path: Path) -> None:

@@ -104,6 +104,24 @@ def test_bfloat16_rounds_to_nearest_even() -> None:
     assert encoded.tolist() == [[0x3F80, 0x3F80, 0x3F82, 0x7FC0, 0x7F80, 0x8000]]
 
 
+@pytest.mark.parametrize(
+    ("name", "largest", "beyond"),
+    [
+        ("float32", 3.4e38, 1e39),
+        ("float16", 65519, 65520),
+        ("bfloat16", 3.39e38, 3.4e38),
+        ("bfloat16", 3.39e38, 1e39),
+        ("int8", 3.4e38, 1e39),
+    ],
+)
+def test_rows_that_become_infinite_are_told(name: str, largest: float, beyond: float) -> None:
+    encoding = RowEncoding(name, 2)
+    rows = np.array([[1, largest], [1, -largest], [beyond, 1], [1, -beyond], [0, 0]])
+    assert encoding.lost(rows, encoding.encode(rows)).tolist() == [False, False, True, True, False]
+    rows = np.array([[1, np.inf], [np.nan, 1]])  # as they were; but int8 has no such values
+    assert encoding.lost(rows, encoding.encode(rows)).tolist() == [name == "int8"] * 2
+
+
 def test_an_int8_row_carries_its_scale() -> None:
     encoding = RowEncoding("int8", 3)
     row = encoding.encode(np.array([[1.0, -2.0, 0.5]], np.float32))

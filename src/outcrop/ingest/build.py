@@ -356,13 +356,14 @@ def _write_features(
     def chunks() -> Iterator[NDArray[Any]]:
         row = 0
         for chunk in features.chunks(rows_per_chunk):
-            if encoding.name == "int8" and not np.isfinite(chunk).all():
-                bad = int(np.argmin(np.isfinite(chunk).all(axis=1)))
+            stored = encoding.encode(chunk)
+            lost = encoding.lost(chunk, stored)
+            if lost.any():
+                node = row + int(np.argmax(lost))
                 raise IngestError(
-                    name, f"features of node {row + bad}", "not finite, which int8 cannot hold"
+                    name, f"features of node {node}", f"not finite, or not as {encoding.name}"
                 )
             row += len(chunk)
-            stored = encoding.encode(chunk)
             progress.advance(stored.nbytes)
             yield stored
 

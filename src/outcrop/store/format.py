@@ -117,12 +117,24 @@ class RowEncoding:
         return self.dtype.itemsize * (1 if self.name == "int8" else self.dim)
 
     def encode(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """float rows [n, dim] -> rows as they are stored."""
-        if self.name == "bfloat16":
-            return _to_bfloat16(rows.astype(np.float32, copy=False))
+        """float rows [n, dim] -> rows as they are stored. `lost` tells which do not fit."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            if self.name == "bfloat16":
+                return _to_bfloat16(rows.astype(np.float32, copy=False))
+            if self.name == "int8":
+                return self._quantise(rows.astype(np.float32, copy=False))
+            return np.ascontiguousarray(rows, dtype=self.dtype)
+
+    def lost(self, rows: NDArray[Any], stored: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which rows hold a finite value that is not finite as stored; for int8, any infinity."""
+        lost: NDArray[np.bool_]
         if self.name == "int8":
-            return self._quantise(rows.astype(np.float32, copy=False))
-        return np.ascontiguousarray(rows, dtype=self.dtype)
+            lost = ~np.isfinite(stored["scale"])
+        elif self.name == "bfloat16":  # an exponent of ones is infinity or NaN
+            lost = ((stored & 0x7F80 == 0x7F80) & np.isfinite(rows)).any(axis=1)
+        else:
+            lost = (~np.isfinite(stored) & np.isfinite(rows)).any(axis=1)
+        return lost
 
     def _quantise(self, rows: NDArray[np.float32]) -> NDArray[Any]:
         """Symmetric per row: the largest magnitude becomes 127."""
