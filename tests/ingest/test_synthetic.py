@@ -14,9 +14,11 @@ import outcrop
 from outcrop import _core
 from outcrop.errors import OptionError
 from outcrop.ingest import synthetic
-from outcrop.ingest.build import LEAST_MEMORY_BYTES
+from outcrop.ingest.build import LEAST_MEMORY_BYTES, import_graph
+from outcrop.ingest.npz import npz_source
+from outcrop.ingest.source import IngestOptions
 from outcrop.ingest.synthetic import SynthOptions, expand, expansion_kernel, synthesise
-from tests.graphs import files_of
+from tests.graphs import files_of, random_graph, save_npz
 
 
 @pytest.mark.parametrize("kind", ["community", "rmat"])
@@ -179,6 +181,19 @@ def test_expansion_keeps_degrees_communities_and_attributes(tmp_path: Path) -> N
                     assert np.array_equal(inside - copy * 3000, small)
                     assert np.isin(large % 3000, small).all()
         assert outcrop.verify(tmp_path / "big").ok
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
+def test_an_expansion_copies_rows_bit_by_bit(tmp_path: Path, dtype: str) -> None:
+    x = np.random.default_rng(0).standard_normal((500, 37)).astype(np.float32)
+    save_npz(tmp_path / "g.npz", random_graph(500, 1000), x=x)
+    import_graph(npz_source(tmp_path / "g.npz"), tmp_path / "s", IngestOptions(feature_dtype=dtype))
+    with outcrop.open(tmp_path / "s") as store:
+        expand(store, tmp_path / "big", factor=2)
+        with outcrop.open(tmp_path / "big") as big:
+            once, twice = (np.load(opened.file("features")) for opened in (store, big))
+            assert twice.tobytes() == 2 * once.tobytes()
+    assert outcrop.verify(tmp_path / "big").ok
 
 
 def test_expansion_does_not_depend_on_memory(tmp_path: Path) -> None:

@@ -351,20 +351,28 @@ def _write_features(
     progress: Progress,
 ) -> None:
     progress.stage("features", features.rows * encoding.row_bytes)
-    rows_per_chunk = max(1, _ROW_CHUNK_BYTES // (4 * features.dim))
+    chunks = features.chunks(max(1, _ROW_CHUNK_BYTES // (4 * features.dim)))
+    stored = chunks if features.stored else _encoded(name, chunks, encoding)
 
-    def chunks() -> Iterator[NDArray[Any]]:
-        row = 0
-        for chunk in features.chunks(rows_per_chunk):
-            stored = encoding.encode(chunk)
-            lost = encoding.lost(chunk, stored)
-            if lost.any():
-                node = row + int(np.argmax(lost))
-                raise IngestError(
-                    name, f"features of node {node}", f"not finite, or not as {encoding.name}"
-                )
-            row += len(chunk)
-            progress.advance(stored.nbytes)
-            yield stored
+    def told() -> Iterator[NDArray[Any]]:
+        for chunk in stored:
+            progress.advance(chunk.nbytes)
+            yield chunk
 
-    builder.write("features", chunks(), encoding.dtype, encoding.shape(0)[1:], rows=features.rows)
+    builder.write("features", told(), encoding.dtype, encoding.shape(0)[1:], rows=features.rows)
+
+
+def _encoded(
+    name: str, chunks: Iterable[NDArray[Any]], encoding: RowEncoding
+) -> Iterator[NDArray[Any]]:
+    row = 0
+    for chunk in chunks:
+        stored = encoding.encode(chunk)
+        lost = encoding.lost(chunk, stored)
+        if lost.any():
+            node = row + int(np.argmax(lost))
+            raise IngestError(
+                name, f"features of node {node}", f"not finite, or not as {encoding.name}"
+            )
+        row += len(chunk)
+        yield stored

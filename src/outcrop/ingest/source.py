@@ -47,7 +47,9 @@ class RowStream:
     encoding: str
     """How to store them unless the user says otherwise."""
     chunks: Callable[[int], Iterator[NDArray[Any]]]
-    """chunks(n) yields float arrays [up to n, dim]."""
+    """chunks(n) yields arrays [up to n, dim] of numbers, or of up to n rows as they are stored."""
+    stored: bool = False
+    """Whether chunks hold rows as `encoding` stores them."""
 
 
 @dataclass(frozen=True)

@@ -311,10 +311,15 @@ def _copied_ids(ids: Ids, factor: int, num_nodes: int) -> Iterator[Ids]:
 
 def _copied_features(source: GraphStore, factor: int) -> RowStream:
     rows = source.features
+    encoding = rows.encoding
 
-    def chunks(count: int) -> Iterator[NDArray[np.float32]]:
+    def chunks(count: int) -> Iterator[NDArray[Any]]:
+        """Rows as they are stored: int8 rows would not survive decoding and encoding."""
         for _ in range(factor):
             for first in range(0, source.num_nodes, count):
-                yield rows.gather(np.arange(first, min(first + count, source.num_nodes)))
+                ids = np.arange(first, min(first + count, source.num_nodes))
+                stored = np.empty(encoding.shape(len(ids)), encoding.dtype)
+                rows.start_read(ids, stored).wait()
+                yield stored
 
-    return RowStream(factor * source.num_nodes, rows.dim, rows.encoding.name, chunks)
+    return RowStream(factor * source.num_nodes, rows.dim, encoding.name, chunks, stored=True)
