@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 import outcrop
 from outcrop import _core
-from outcrop.errors import OptionError
-from outcrop.ingest import synthetic
+from outcrop.errors import BudgetError, OptionError
+from outcrop.ingest import random_attributes, synthetic
 from outcrop.ingest.build import LEAST_MEMORY_BYTES, import_graph
 from outcrop.ingest.npz import npz_source
-from outcrop.ingest.source import IngestOptions
+from outcrop.ingest.source import IngestOptions, RowStream
 from outcrop.ingest.synthetic import SynthOptions, expand, expansion_kernel, synthesise
+from tests.cage import OUTCROP, run_caged
 from tests.graphs import files_of, random_graph, save_npz
 
 
@@ -29,7 +30,7 @@ def test_a_seed_makes_one_store_whatever_the_memory_and_threads(
     synthesise(tmp_path / "a", options)
     for threads in (1, 3):
         monkeypatch.setattr(synthetic, "cpu_count", lambda n=threads: n)
-        monkeypatch.setattr("outcrop.parallel.cpu_count", lambda n=threads: n)
+        monkeypatch.setattr(random_attributes, "cpu_count", lambda n=threads: n)
         synthesise(tmp_path / f"b{threads}", options, memory=LEAST_MEMORY_BYTES)
         assert files_of(tmp_path / f"b{threads}") == files_of(tmp_path / "a")
     synthesise(
@@ -197,11 +198,56 @@ def test_an_expansion_copies_rows_bit_by_bit(tmp_path: Path, dtype: str) -> None
 
 
 def test_expansion_does_not_depend_on_memory(tmp_path: Path) -> None:
-    synthesise(tmp_path / "s", SynthOptions(nodes=20_000, edges=600_000, dim=0))
+    graph = random_graph(20_000, 600_000)
+    graph.edges[1, :400_000] = 17  # a list that does not fit a block at once
+    save_npz(tmp_path / "g.npz", graph)
+    import_graph(npz_source(tmp_path / "g.npz"), tmp_path / "s")
     with outcrop.open(tmp_path / "s") as store:
         expand(store, tmp_path / "a", factor=3)
         expand(store, tmp_path / "b", factor=3, memory=LEAST_MEMORY_BYTES)
     assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
+
+
+def synth_caged(*arguments: str | Path) -> None:
+    command = [*OUTCROP, "synth", *(str(argument) for argument in arguments), "--memory", "34MB"]
+    done = run_caged(command, 34_000_000 + 60_000_000)
+    assert done.returncode == 0, done.output
+
+
+def test_splits_keep_to_their_memory_in_a_cage(tmp_path: Path) -> None:
+    """6 million ids are 48 MB: more than the budget."""
+    synth_caged(tmp_path / "s", "--nodes", "6M", "--edges", "1K", "--dim", "0",
+                "--train-fraction", "1")  # fmt: skip
+    synth_caged(tmp_path / "big", "--expand", tmp_path / "s", "--factor", "2")
+
+
+def test_a_long_list_keeps_to_its_memory_in_a_cage(tmp_path: Path) -> None:
+    """8 million edges, kept from both copies, are 64 MB: more than the budget."""
+    np.savez(tmp_path / "g.npz", edge_index=np.zeros((2, 8_000_000), np.int32), num_nodes=1)
+    import_graph(npz_source(tmp_path / "g.npz"), tmp_path / "s")
+    synth_caged(tmp_path / "big", "--expand", tmp_path / "s", "--factor", "2", "--edge-factor", "4")
+
+
+def test_more_nodes_than_the_memory_has_bits_for_are_refused(tmp_path: Path) -> None:
+    options = SynthOptions(nodes=10**9, edges=1, dim=0)
+    with pytest.raises(BudgetError, match=r"splits of 1000000000 nodes need 329\.3 MB of memory"):
+        synthesise(tmp_path / "s", options, memory=LEAST_MEMORY_BYTES)
+
+
+def test_rows_are_made_by_as_many_threads_as_the_memory_has_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(random_attributes, "cpu_count", lambda: 64)
+    used = []
+    monkeypatch.setattr(random_attributes, "ordered_map",
+                        lambda *_, threads: used.append(threads))  # fmt: skip
+    for memory in (LEAST_MEMORY_BYTES, 2_000_000_000):
+        rows = random_attributes.random_attributes(
+            10, dim=1024, classes=2, train_fraction=0.1, seed=0, memory=memory
+        ).features
+        assert isinstance(rows, RowStream)
+        rows.chunks(512)  # 2 MiB
+    assert used == [3, 64]
 
 
 def test_the_kernel_sums_to_the_edge_factor_and_is_a_probability() -> None:

@@ -164,6 +164,7 @@ def import_edgelist(
                 classes=random_classes,
                 train_fraction=train_fraction,
                 seed=seed,
+                memory=memory,
             )
         return file_attributes(files, nan_is_missing=missing_label is MissingLabel.nan)
 

@@ -81,6 +81,18 @@ def sort_memory(memory: int) -> int:
     return max(memory - _OTHER_BYTES, LEAST_SORT_BYTES)
 
 
+def check_split_memory(memory: int, num_nodes: int) -> None:
+    """BudgetError where a budget has no room for two bitmaps of all nodes: those of a split that
+    is made, and those of all splits before it.
+    """
+    needed = _OTHER_BYTES + 2 * _core.IdSet.memory_bytes(num_nodes)
+    if memory < needed:
+        raise BudgetError(
+            f"splits of {num_nodes} nodes need {format_size(needed)} of memory "
+            f"(got {format_size(memory)})"
+        )
+
+
 def _import_topology(
     builder: StoreBuilder,
     source: GraphSource,
@@ -222,6 +234,8 @@ def _checked_attributes(source: GraphSource, num_nodes: int, options: IngestOpti
             raise IngestError(source.name, "labels", f"must be numbers (got {labels.dtype})")
         if labels.count != num_nodes:
             raise IngestError(source.name, "labels", f"{labels.count} labels for {num_nodes} nodes")
+    if attributes.splits:
+        check_split_memory(options.memory, num_nodes)
     return attributes
 
 

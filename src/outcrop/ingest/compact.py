@@ -69,13 +69,18 @@ class Compaction:
             yield from self._join.node_ids()
             return
         assert self._bitmap is not None
-        out = np.empty(_IDS_PER_BLOCK, np.int64)
-        start = 0
-        while True:
-            count, start = self._bitmap.list(start, out)
-            if count == 0:
-                return
-            yield out[:count]
+        yield from list_ids(self._bitmap)
+
+
+def list_ids(bitmap: _core.IdSet) -> Iterator[NDArray[np.int64]]:
+    """The ids in a bitmap, ascending. A block is overwritten by the next one."""
+    out = np.empty(_IDS_PER_BLOCK, np.int64)
+    start = 0
+    while True:
+        count, start = bitmap.list(start, out)
+        if count == 0:
+            return
+        yield out[:count]
 
 
 class _Spill:

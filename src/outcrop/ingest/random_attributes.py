@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from outcrop import _core
 from outcrop.errors import OptionError
+from outcrop.ingest.compact import list_ids
 from outcrop.ingest.source import NODES_PER_CHUNK, Attributes, Ids, LabelStream, RowStream
-from outcrop.parallel import ordered_map
+from outcrop.parallel import cpu_count, ordered_map
 from outcrop.store.format import SPLITS
 
 # The class signal, spread over all dimensions, against noise of variance 1 in each: weak enough
@@ -34,12 +35,13 @@ def random_attributes(
     classes: int,
     train_fraction: float,
     seed: int,
+    memory: int = 2_000_000_000,
     labels: MakeLabels | None = None,
 ) -> Attributes:
     """Class labels (random unless given), features that hint at them, and random splits.
 
     As many nodes as `train_fraction` asks for go to each of train, val and test, or as many as
-    there are.
+    there are. Rows are made by as many threads as a quarter of `memory` has room for.
     """
     check_train_fraction(train_fraction)
 
@@ -48,7 +50,7 @@ def random_attributes(
 
     make = labels or uniform
     return Attributes(
-        features=_features(num_nodes, dim, seed, make) if dim else None,
+        features=_features(num_nodes, dim, seed, make, memory // 4) if dim else None,
         labels=LabelStream(num_nodes, np.dtype(np.int64), _labels(num_nodes, make)),
         splits=_splits(num_nodes, train_fraction, seed),
     )
@@ -65,7 +67,7 @@ def _labels_of(first: int, count: int, make: MakeLabels) -> NDArray[np.int64]:
     return out
 
 
-def _features(num_nodes: int, dim: int, seed: int, make: MakeLabels) -> RowStream:
+def _features(num_nodes: int, dim: int, seed: int, make: MakeLabels, memory: int) -> RowStream:
     def chunks(rows: int) -> Iterator[NDArray[np.float32]]:
         def rows_from(first: int) -> NDArray[np.float32]:
             labels = _labels_of(first, min(rows, num_nodes - first), make)
@@ -73,7 +75,9 @@ def _features(num_nodes: int, dim: int, seed: int, make: MakeLabels) -> RowStrea
             _core.features(seed, _SIGNAL / math.sqrt(dim), first, labels, out)
             return out
 
-        return ordered_map(rows_from, range(0, num_nodes, rows))
+        # The map keeps one chunk more than it has threads.
+        threads = max(1, min(cpu_count(), memory // (4 * rows * dim) - 1))
+        return ordered_map(rows_from, range(0, num_nodes, rows), threads=threads)
 
     return RowStream(num_nodes, dim, "float32", chunks)
 
@@ -89,7 +93,9 @@ def _splits(num_nodes: int, fraction: float, seed: int) -> dict[str, Iterator[Id
 
 
 def _random_nodes(num_nodes: int, seed: int, first: int, last: int) -> Iterator[Ids]:
-    nodes = np.empty(last - first, np.int64)
-    _core.random_order(num_nodes, seed, first, nodes)
-    nodes.sort()
-    yield nodes
+    nodes = _core.IdSet(num_nodes)  # sorts them in a bit and a quarter per node
+    for start in range(first, last, NODES_PER_CHUNK):
+        chunk = np.empty(min(NODES_PER_CHUNK, last - start), np.int64)
+        _core.random_order(num_nodes, seed, start, chunk)
+        nodes.add(chunk)
+    yield from list_ids(nodes)

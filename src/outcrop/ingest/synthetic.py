@@ -18,7 +18,13 @@ from numpy.typing import NDArray
 from outcrop import _core
 from outcrop.disk import aligned_empty
 from outcrop.errors import OptionError
-from outcrop.ingest.build import counted, ingest_disk, sort_memory, write_attributes
+from outcrop.ingest.build import (
+    check_split_memory,
+    counted,
+    ingest_disk,
+    sort_memory,
+    write_attributes,
+)
 from outcrop.ingest.random_attributes import check_train_fraction, random_attributes
 from outcrop.ingest.source import Attributes, Ids, LabelStream, RowStream, in_chunks
 from outcrop.parallel import cpu_count
@@ -95,6 +101,8 @@ def synthesise(
     progress: Progress = SILENT,
 ) -> Manifest:
     """Makes the store, or raises and leaves nothing."""
+    sorting = sort_memory(memory)
+    check_split_memory(memory, options.nodes)
     graph: _Graph
     labels = None
     if options.kind == "rmat":
@@ -106,7 +114,6 @@ def synthesise(
         )  # fmt: skip
         labels = graph.labels
     layout = RecordLayout(wide=options.nodes > 1 << 32)
-    sorting = sort_memory(memory)
     with ingest_disk() as disk, StoreBuilder(path, disk) as builder:
         with EdgeSorter(disk, builder.scratch, sorting, layout) as sorter:
             progress.stage("make edges", options.edges, "edges")
@@ -120,6 +127,7 @@ def synthesise(
             classes=options.classes,
             train_fraction=options.train_fraction,
             seed=options.seed,
+            memory=memory,
             labels=labels,
         )
         encoding, _ = write_attributes(
@@ -199,8 +207,9 @@ def expand(
     """
     edge_factor = 1.5 * factor if edge_factor is None else edge_factor
     kernel = expansion_kernel(factor, edge_factor)
-    sort_memory(memory)  # a check
     num_nodes = source.num_nodes * factor
+    sort_memory(memory)  # a check
+    check_split_memory(memory, num_nodes)
     wanted = min(memory // 4, 64 << 20)
     with ingest_disk() as disk, StoreBuilder(path, disk) as builder:
         expansion = _Expansion(source, kernel, seed, wanted)
@@ -230,7 +239,7 @@ class _Expansion:
         self._core = _core.Expansion(source.num_nodes, self._copies, kernel.reshape(-1), seed)
         num_nodes = source.num_nodes * self._copies
         self._index = np.int32 if num_nodes <= 1 << 31 else np.int64
-        # A block's edges may all be kept in every copy.
+        # A block's edges may all be kept from every copy.
         self._edges_per_block = max(1, memory // (8 * (self._copies + 1)))
 
     def write(self, builder: StoreBuilder, progress: Progress) -> int:
@@ -241,10 +250,15 @@ class _Expansion:
             nonlocal num_edges
             with open(degrees, "wb") as file:
                 for copy in range(self._copies):
-                    for kept, lengths, edges in self._blocks(copy):
-                        lengths.tofile(file)
+                    cut = 0  # of a list whose end is yet to come
+                    for indptr, whole in self._blocks():
+                        kept, lengths = self._expand(copy, indptr)
+                        lengths[0] += cut
+                        cut = 0 if whole else int(lengths[0])
+                        if whole:
+                            lengths.tofile(file)
                         num_edges += len(kept)
-                        progress.advance(edges)
+                        progress.advance(int(indptr[-1] - indptr[0]))
                         yield kept
 
         builder.write("indices", indices(), self._index)
@@ -252,24 +266,32 @@ class _Expansion:
         degrees.unlink()
         return num_edges
 
-    def _blocks(self, copy: int) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], int]]:
-        """(in-neighbours, list lengths, edges of the source) of consecutive nodes of a copy."""
-        for first, last in self._node_ranges():
-            indptr = np.ascontiguousarray(self._source.indptr[first : last + 1])
-            indices = np.ascontiguousarray(self._source.indices[indptr[0] : indptr[-1]])
-            out = aligned_empty(len(indices) * self._copies, self._index)
-            lengths = np.empty(last - first, np.int64)
-            kept = self._core.expand(copy, indptr, indices, out, lengths)
-            yield out[:kept], lengths, len(indices)
+    def _expand(
+        self, copy: int, indptr: NDArray[np.int64]
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """(in-neighbours, list lengths) of consecutive nodes of a copy."""
+        indices = np.ascontiguousarray(self._source.indices[indptr[0] : indptr[-1]])
+        out = aligned_empty(len(indices) * self._copies, self._index)
+        lengths = np.empty(len(indptr) - 1, np.int64)
+        kept = self._core.expand(copy, indptr, indices, out, lengths)
+        return out[:kept], lengths
 
-    def _node_ranges(self) -> Iterator[tuple[int, int]]:
-        """Ranges of nodes with few enough edges; a single node may have more."""
+    def _blocks(self) -> Iterator[tuple[NDArray[np.int64], bool]]:
+        """Offsets of consecutive lists with few enough edges; whether the last one is whole.
+
+        A list that is longer comes in parts, each alone.
+        """
         indptr = self._source.indptr
+        most = self._edges_per_block
         first = 0
         while first < self._source.num_nodes:
-            end = int(np.searchsorted(indptr, indptr[first] + self._edges_per_block, "right")) - 1
+            end = int(np.searchsorted(indptr, indptr[first] + most, "right")) - 1
             last = min(max(end, first + 1), first + (1 << 20), self._source.num_nodes)
-            yield first, last
+            offsets = np.array(indptr[first : last + 1])
+            while offsets[-1] - offsets[0] > most:
+                yield np.array([offsets[0], offsets[0] + most]), False
+                offsets[0] += most
+            yield offsets, True
             first = last
 
 
