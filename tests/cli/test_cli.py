@@ -91,6 +91,7 @@ MISTAKES: list[tuple[list[str], int, str]] = [
     (["synth", "s", "--nodes", "10", "--edges", "1", "--memory", "lots"], 2, "a size such as 8GB"),
     (["synth", "s", "--nodes", "99", "--edges", "1", "--memory", "1MB"], 1, "at least 33.6 MB"),
     (["synth", "s", "--nodes", "99", "--edges", "9", "--homophily", "2"], 2, "homophily must be"),
+    (["synth", "s", "--nodes", "99", "--edges", "10P"], 1, "needs at least 120000.0 TB of disk"),
     (["import", "npz", "nothing.npz", "s"], 1, "nothing.npz: No such file or directory"),
     (["import", "edgelist", "nothing.txt", "s"], 1, "nothing.txt: No such file"),
     (["import", "edgelist", "/dev/null", "s", "--labels", "y.npy"], 2, "need --num-nodes"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -440,6 +441,24 @@ def test_an_import_killed_at_any_instant_leaves_no_store_or_a_whole_one(tmp_path
     assert sorted(os.listdir(tmp_path)) == ["g.npz", "s"]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_what_is_known_not_to_fit_the_disk_is_refused_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    save_npz(tmp_path / "g.npz", random_graph(1000, 3000), x=np.ones((1000, 40), np.float32))
+    options = IngestOptions(feature_dtype=dtype, edge_ids=True)
+    import_graph(npz_source(tmp_path / "g.npz"), tmp_path / "s", options)
+    made = sum(len(data) for data in files_of(tmp_path / "s").values())
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=made))
+    import_graph(npz_source(tmp_path / "g.npz"), tmp_path / "t", options)
+    headers = 4 * 4096
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=made - headers - 9))
+    with pytest.raises(BudgetError, match="of disk space"):
+        import_graph(npz_source(tmp_path / "g.npz"), tmp_path / "u", options)
+    assert sorted(os.listdir(tmp_path)) == ["g.npz", "s", "t"]
+
+
 def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
@@ -448,8 +467,17 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
         pytest.skip("cannot mount a small file system")
     try:
         save_npz(tmp_path / "g.npz", random_graph(1000, 3000), x=np.ones((1000, 4000), np.float32))
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(
+            BudgetError, match=r"needs at least 16\.0 MB of disk space .12\.6 MB are"
+        ):
             import_graph(npz_source(tmp_path / "g.npz"), small / "s")
+        assert os.listdir(small) == []
+        (tmp_path / "g.txt").write_text("".join(f"{node} {node}\n" for node in range(1000)))
+        attributes = partial(
+            random_attributes, dim=4000, classes=2, train_fraction=0.1, seed=0
+        )  # whose size shows only when the nodes are counted
+        with pytest.raises(OSError, match="No space left"):
+            import_graph(edgelist_source(tmp_path / "g.txt", attributes=attributes), small / "s")
         assert os.listdir(small) == []
     finally:
         subprocess.run(["umount", str(small)], check=True)

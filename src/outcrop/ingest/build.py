@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -56,6 +57,16 @@ def import_graph(
         _check_num_nodes(source.name, source.num_nodes)
         attributes = _checked_attributes(source, source.num_nodes, options)
     with ingest_disk() as disk, StoreBuilder(path, disk) as builder:
+        if source.num_nodes is not None and attributes is not None:
+            check_free_space(
+                builder.root,
+                attributes,
+                num_nodes=source.num_nodes,
+                num_edges=_least_edges(source, options),
+                feature_dtype=options.feature_dtype,
+                layout=_layout(source, options),
+                sort_bytes=memory,
+            )
         num_nodes, num_edges = _import_topology(builder, source, options, memory, progress)
         attributes = attributes or _checked_attributes(source, num_nodes, options)
         encoding, num_classes = write_attributes(
@@ -93,6 +104,52 @@ def check_split_memory(memory: int, num_nodes: int) -> None:
         )
 
 
+def check_free_space(
+    folder: Path,
+    attributes: Attributes,
+    *,
+    num_nodes: int,
+    num_edges: int,
+    feature_dtype: str | None = None,
+    layout: RecordLayout | None = None,
+    sort_bytes: int = 0,
+) -> None:
+    """BudgetError where the disk is too small for what is known to come: the topology, and beside
+    it first the records that do not fit the memory for sorting, then features and labels.
+    """
+    edge_bytes = 4 if num_nodes <= 1 << 31 else 8
+    record_bytes = 0
+    if layout is not None:
+        edge_bytes += 8 if layout.numbered else 0
+        record_bytes = layout.bytes if num_edges * layout.bytes > sort_bytes else 0
+    node_bytes = 0 if attributes.labels is None else 8
+    if isinstance(attributes.features, RowStream):
+        node_bytes += _encoding(attributes.features, feature_dtype).row_bytes
+    topology = 8 * num_nodes + num_edges * edge_bytes
+    needed = topology + max(num_edges * record_bytes, num_nodes * node_bytes)
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise BudgetError(
+            f"{folder.parent}: needs at least {format_size(needed)} of disk space "
+            f"({format_size(free)} are free)"
+        )
+
+
+def _least_edges(source: GraphSource, options: IngestOptions) -> int:
+    """How many edges the store has at least, as far as the source tells."""
+    if source.unit != "edges" or options.drop_self_loops or options.merge_multi_edges:
+        return 0
+    return source.total or 0
+
+
+def _layout(source: GraphSource, options: IngestOptions) -> RecordLayout:
+    return RecordLayout(
+        wide=source.num_nodes is None or source.num_nodes > 1 << 32,
+        numbered=options.edge_ids,
+        by_source=options.merge_multi_edges,
+    )
+
+
 def _import_topology(
     builder: StoreBuilder,
     source: GraphSource,
@@ -102,11 +159,7 @@ def _import_topology(
 ) -> tuple[int, int]:
     """Writes the topology; returns the numbers of nodes and edges."""
     sparse = source.num_nodes is None
-    layout = RecordLayout(
-        wide=sparse or _required(source.num_nodes) > 1 << 32,
-        numbered=options.edge_ids,
-        by_source=options.merge_multi_edges,
-    )
+    layout = _layout(source, options)
     bitmap_memory = memory // 4 if sparse else 0
     compaction = None
     if sparse:
@@ -272,13 +325,17 @@ def write_attributes(
     encoding = None
     features = attributes.features
     if features is not None:
-        encoding = RowEncoding(feature_dtype or features.encoding, features.dim)
+        encoding = _encoding(features, feature_dtype)
         if isinstance(features, AdoptedRows):
             progress.stage("hash features", None)
             builder.adopt("features", features.path)
         else:
             _write_features(builder, name, features, encoding, progress)
     return encoding, num_classes
+
+
+def _encoding(features: RowStream | AdoptedRows, feature_dtype: str | None) -> RowEncoding:
+    return RowEncoding(feature_dtype or features.encoding, features.dim)
 
 
 class _LabelCheck:

@@ -19,6 +19,7 @@ from outcrop import _core
 from outcrop.disk import aligned_empty
 from outcrop.errors import OptionError
 from outcrop.ingest.build import (
+    check_free_space,
     check_split_memory,
     counted,
     ingest_disk,
@@ -114,22 +115,30 @@ def synthesise(
         )  # fmt: skip
         labels = graph.labels
     layout = RecordLayout(wide=options.nodes > 1 << 32)
+    attributes = random_attributes(
+        options.nodes,
+        dim=options.dim,
+        classes=options.classes,
+        train_fraction=options.train_fraction,
+        seed=options.seed,
+        memory=memory,
+        labels=labels,
+    )
     with ingest_disk() as disk, StoreBuilder(path, disk) as builder:
+        check_free_space(
+            builder.root,
+            attributes,
+            num_nodes=options.nodes,
+            num_edges=options.edges,
+            layout=layout,
+            sort_bytes=sorting,
+        )
         with EdgeSorter(disk, builder.scratch, sorting, layout) as sorter:
             progress.stage("make edges", options.edges, "edges")
             _make_edges(graph, options.edges, sorter, progress)
             progress.stage("sort edges", options.edges, "edges")
             blocks = counted(sorter.blocks(), progress)
             builder.write_topology(blocks, options.nodes, layout, options.edges)
-        attributes = random_attributes(
-            options.nodes,
-            dim=options.dim,
-            classes=options.classes,
-            train_fraction=options.train_fraction,
-            seed=options.seed,
-            memory=memory,
-            labels=labels,
-        )
         encoding, _ = write_attributes(
             builder, str(path), attributes, options.nodes, progress=progress
         )
@@ -211,12 +220,16 @@ def expand(
     sort_memory(memory)  # a check
     check_split_memory(memory, num_nodes)
     wanted = min(memory // 4, 64 << 20)
+    attributes = _copied_attributes(source, factor)
     with ingest_disk() as disk, StoreBuilder(path, disk) as builder:
+        # At least the edges of the kernel's diagonal; the others are random.
+        least_edges = source.num_edges * factor
+        check_free_space(builder.root, attributes, num_nodes=num_nodes, num_edges=least_edges)
         expansion = _Expansion(source, kernel, seed, wanted)
         progress.stage("expand edges", source.num_edges * factor, "edges")
         num_edges = expansion.write(builder, progress)
         encoding, num_classes = write_attributes(
-            builder, str(path), _copied_attributes(source, factor), num_nodes, progress=progress
+            builder, str(path), attributes, num_nodes, progress=progress
         )
         return builder.commit(
             num_nodes=num_nodes,
