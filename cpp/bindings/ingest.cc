@@ -182,13 +182,12 @@ void BindText(nb::module_& m) {
       .value("TOO_FEW_COLUMNS", LineError::kTooFewColumns)
       .value("NEGATIVE", LineError::kNegative)
       .value("NOT_A_NUMBER", LineError::kNotANumber)
-      .value("TOO_LARGE", LineError::kTooLarge);
+      .value("TOO_LARGE", LineError::kTooLarge)
+      .value("CARRIAGE_RETURN", LineError::kCarriageReturn);
   nb::class_<Parsed>(m, "Parsed")
       .def_ro("edges", &Parsed::edges)
       .def_ro("consumed", &Parsed::consumed)
       .def_ro("lines", &Parsed::lines)
-      .def_ro("extra", &Parsed::extra)
-      .def_ro("largest", &Parsed::largest)
       .def_ro("error", &Parsed::error);
   m.def(
       "parse_edges",

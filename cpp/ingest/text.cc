@@ -7,12 +7,18 @@
 namespace outcrop::ingest {
 namespace {
 
-bool IsSeparator(char c) { return c == ' ' || c == '\t' || c == ',' || c == ';' || c == '\r'; }
+bool IsSeparator(char c) { return c == ' ' || c == '\t' || c == ',' || c == ';'; }
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
 const char* SkipSeparators(const char* at, const char* end) {
   while (at < end && IsSeparator(*at)) ++at;
   return at;
+}
+
+// Where the line ends without the \r of \r\n.
+const char* TrimReturns(const char* line, const char* end) {
+  while (end > line && end[-1] == '\r') --end;
+  return end;
 }
 
 // Parses one id and moves past it.
@@ -46,7 +52,11 @@ Parsed ParseEdges(std::string_view text, bool final, std::span<int64_t> sources,
     const auto* newline =
         static_cast<const char*>(std::memchr(line, '\n', static_cast<size_t>(end - line)));
     if (newline == nullptr && !final) break;
-    const char* const line_end = newline == nullptr ? end : newline;
+    const char* const line_end = TrimReturns(line, newline == nullptr ? end : newline);
+    if (std::find(line, line_end, '\r') != line_end) {
+      parsed.error = LineError::kCarriageReturn;
+      break;
+    }
     const char* at = SkipSeparators(line, line_end);
     if (at < line_end && *at != '#' && *at != '%') {
       int64_t source = 0, target = 0;
@@ -56,8 +66,6 @@ Parsed ParseEdges(std::string_view text, bool final, std::span<int64_t> sources,
         parsed.error = ParseId(&at, line_end, &target);
       }
       if (parsed.error != LineError::kNone) break;
-      if (SkipSeparators(at, line_end) != line_end) ++parsed.extra;
-      parsed.largest = std::max({parsed.largest, source, target});
       sources[parsed.edges] = source;
       targets[parsed.edges++] = target;
     }

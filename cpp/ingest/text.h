@@ -9,21 +9,21 @@
 namespace outcrop::ingest {
 
 // One edge per line: two ids, separated by blanks, tabs, commas or semicolons. Lines that are
-// empty or begin with # or % are passed over. Further columns are ignored and counted.
+// empty or begin with # or % are passed over. Further columns are ignored. Lines end with \n or
+// \r\n.
 enum class LineError {
   kNone,
   kTooFewColumns,
   kNegative,
   kNotANumber,
-  kTooLarge,  // an id of 2^63 or more
+  kTooLarge,        // an id of 2^63 or more
+  kCarriageReturn,  // before the end of the line: text whose lines end with \r alone is one line
 };
 
 struct Parsed {
-  size_t edges = 0;      // written
-  size_t consumed = 0;   // bytes of whole lines that were taken
-  size_t lines = 0;      // whole lines that were taken; on error, the bad one is the next
-  size_t extra = 0;      // edges with further columns
-  int64_t largest = -1;  // id among those written
+  size_t edges = 0;     // written
+  size_t consumed = 0;  // bytes of whole lines that were taken
+  size_t lines = 0;     // whole lines that were taken; on error, the bad one is the next
   LineError error = LineError::kNone;
 };
 

@@ -172,6 +172,18 @@ TEST_CASE("an id set ranks and lists its ids") {
   CHECK(!IdSet(5000).Add(negative));
 }
 
+TEST_CASE("a carriage return ends no line") {
+  std::vector<int64_t> sources(9), targets(9);
+  const Parsed mixed = ParseEdges("0 1\r\n\r\n1 2\r\r\n2 3\r", true, sources, targets);
+  CHECK(mixed.edges == 3);
+  CHECK(mixed.error == LineError::kNone);
+  for (const char* text : {"0 1\r1 2\r", "# c\r0 1\r", "0 1 x\r1 2 x\n", "\r0 1\n"}) {
+    const Parsed parsed = ParseEdges(text, true, sources, targets);
+    CHECK(parsed.edges == 0);
+    CHECK(parsed.error == LineError::kCarriageReturn);
+  }
+}
+
 TEST_CASE("text in pieces parses as text at once, and noise never reads out of bounds") {
   std::minstd_rand random(8);
   const std::string alphabet = "0123456789 \t,;#%\n\r-x.";

@@ -160,6 +160,7 @@ class LineError(Enum):
     NEGATIVE = 2
     NOT_A_NUMBER = 3
     TOO_LARGE = 4
+    CARRIAGE_RETURN = 5
 
 class Parsed:
     @property
@@ -168,10 +169,6 @@ class Parsed:
     def consumed(self) -> int: ...
     @property
     def lines(self) -> int: ...
-    @property
-    def extra(self) -> int: ...
-    @property
-    def largest(self) -> int: ...
     @property
     def error(self) -> LineError: ...
 

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
+import zipfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -295,6 +296,10 @@ BAD_TEXT = [
     (b"0 99999999999999999999\n", r"line 1: a node id is 2\^63 or more"),
     (b"0 1\n\n#\n0 9\n", "line 4: node id 9, but there are only 5 nodes"),
     (gzip.compress(b"0 1\n" * 1000)[:-20], "cut off"),
+    (b"0 1\r1 2\r2 3\r", "line 1: a carriage return inside a line"),
+    (b"0 1\n# c\r0 1\r", "line 2: a carriage return inside a line"),
+    (b"0 1\n1 2 0.5\r2 3 0.5\n", "line 2: a carriage return inside a line"),
+    (b"0 1\n0 " + b"1" * (2 << 20) + b"\n", "line 2: has 1048576 bytes or more"),
 ]
 
 
@@ -307,6 +312,21 @@ def test_bad_text_is_refused_by_line_and_leaves_nothing(
         import_graph(edgelist_source(tmp_path / "g.txt", num_nodes=5), tmp_path / "s")
     assert str(caught.value).startswith(str(tmp_path / "g.txt"))
     assert os.listdir(tmp_path) == ["g.txt"]
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (gzip.compress(b"source target")[:-9], "cut off"),
+        (b"#" * (2 << 20), "line 1: has 1048576 bytes or more"),
+    ],
+)
+def test_bad_text_is_refused_in_skipped_lines_too(
+    tmp_path: Path, content: bytes, match: str
+) -> None:
+    (tmp_path / "g.txt").write_bytes(content)
+    with pytest.raises(IngestError, match=match):
+        import_graph(edgelist_source(tmp_path / "g.txt", skip_lines=1), tmp_path / "s")
 
 
 def bad_npz(**changes: Any) -> dict[str, Any]:
@@ -344,6 +364,13 @@ BAD_NPZ = [
     ({"val_mask": np.zeros(3, bool)}, r"val_mask: must be bool \[4\] .got bool \[3\]"),
     ({"num_nodes": -1}, r"num_nodes: must be 1 to 2\^63 - 1 .got -1"),
     ({"num_nodes": 0}, "no nodes"),
+    ({"num_nodes": np.array([], int)}, r"num_nodes: needs integers, 1 in all .got int64 \[0\]"),
+    ({"num_nodes": 4.5}, r"num_nodes: needs integers, 1 in all .got float64 \[\]"),
+    ({"num_nodes": None, "x": np.array(1.0), "y": None}, "needs num_nodes, x or y"),
+    (
+        {"x": None, "x_data": np.ones(3), "x_shape": np.array([4])},
+        "x_shape: needs integers, 2 in all",
+    ),
     ({"num_nodes": None, "x": None, "y": None}, "needs num_nodes, x or y"),
 ]
 
@@ -378,6 +405,25 @@ def test_a_cut_off_or_damaged_npz_is_refused(tmp_path: Path, compressed: bool) -
         with pytest.raises(IngestError, match=r"g\.npz"):
             import_graph(npz_source(tmp_path / "g.npz"), tmp_path / "s")
         assert os.listdir(tmp_path) == ["g.npz"]
+
+
+def test_damage_that_is_only_passed_over_is_refused(tmp_path: Path) -> None:
+    """Targets are read beside sources, so they seek over sources that were not read yet."""
+    save_npz(tmp_path / "g.npz", random_graph(1000, 300_000))
+    data = (tmp_path / "g.npz").read_bytes()
+    at = len(data) * 35 // 100
+    (tmp_path / "g.npz").write_bytes(data[:at] + bytes(3000) + data[at + 3000 :])
+    with pytest.raises(IngestError, match="edge_index: damaged or cut off"):
+        import_graph(npz_source(tmp_path / "g.npz"), tmp_path / "s")
+
+
+def test_what_is_no_array_in_an_npz_is_refused(tmp_path: Path) -> None:
+    header = b"{'fortran_order': False, 'shape': (2, 3), }\n"
+    for name, match in (("edge_index.npy", "edge_index: not an array"), ("edge_index", "no edge_")):
+        with zipfile.ZipFile(tmp_path / "g.npz", "w") as archive:
+            archive.writestr(name, b"\x93NUMPY\x01\x00" + bytes([len(header), 0]) + header)
+        with pytest.raises(IngestError, match=match):
+            npz_source(tmp_path / "g.npz")
 
 
 @pytest.mark.parametrize(

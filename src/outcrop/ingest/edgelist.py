@@ -21,6 +21,7 @@ from outcrop.errors import IngestError
 from outcrop.ingest.source import Attributes, EdgeChunk, GraphSource, no_attributes
 
 _READ_BYTES = 1 << 20
+_MOST_LINE_BYTES = 1 << 20
 _EDGES_PER_CHUNK = 1 << 17
 
 _WHAT = {
@@ -28,6 +29,7 @@ _WHAT = {
     _core.LineError.NEGATIVE: "a node id is negative",
     _core.LineError.NOT_A_NUMBER: "a node id is not a whole number",
     _core.LineError.TOO_LARGE: "a node id is 2^63 or more",
+    _core.LineError.CARRIAGE_RETURN: "a carriage return inside a line; lines end with a line feed",
 }
 
 
@@ -71,7 +73,7 @@ def _edges(path: Path, skip_lines: int) -> Iterator[EdgeChunk]:
                 )
                 line += parsed.lines
                 done += parsed.consumed
-            blocks.keep(text[done:])
+            blocks.keep(text[done:], line)
 
 
 def _line_numbers(text: NDArray[np.uint8], lines_before: int) -> Callable[[int], str]:
@@ -106,30 +108,39 @@ class _TextBlocks:
         self._stream: BinaryIO = gzip.open(self._raw) if packed else self._raw  # type: ignore[assignment]
         self._rest = b""
         self._told = 0
-        for _ in range(skip_lines):
-            self._stream.readline()
+        self._skip_lines = skip_lines
 
     def __iter__(self) -> Iterator[tuple[NDArray[np.uint8], bool]]:
         """(text, whether it is the last)."""
+        for line in range(self._skip_lines):
+            self._check_line(self._read(lambda: self._stream.readline(_MOST_LINE_BYTES)), line)
         while True:
-            data = self._read()
+            data = self._read(lambda: self._stream.read(_READ_BYTES))
             text = self._rest + data
             if text:
                 yield np.frombuffer(text, dtype=np.uint8), not data
             if not data:
                 return
 
-    def _read(self) -> bytes:
+    def _read(self, read: Callable[[], bytes]) -> bytes:
         try:
-            return self._stream.read(_READ_BYTES)
+            return read()
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise IngestError(
                 self._path, f"byte {self._raw.tell()}", f"damaged or cut off: {error}"
             ) from error
 
-    def keep(self, rest: NDArray[np.uint8]) -> None:
-        """What the next block begins with."""
+    def keep(self, rest: NDArray[np.uint8], lines_before: int) -> None:
+        """What the next block begins with: an unfinished line."""
         self._rest = rest.tobytes()
+        self._check_line(self._rest, lines_before)
+
+    def _check_line(self, line: bytes, lines_before: int) -> None:
+        """A line is held in memory, so it has to end."""
+        if len(line) >= _MOST_LINE_BYTES:
+            raise IngestError(
+                self._path, f"line {lines_before + 1}", f"has {_MOST_LINE_BYTES} bytes or more"
+            )
 
     def advanced(self) -> int:
         """Bytes of the file that were read since the last call."""

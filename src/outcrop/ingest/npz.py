@@ -16,6 +16,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -71,29 +72,46 @@ class NpzArchive:
                 members = archive.namelist()
         except zipfile.BadZipFile as error:
             raise IngestError(path, "", f"cut off, or not an .npz file: {error}") from error
-        self.names = {name.removesuffix(".npy") for name in members}
+        self.names = {name.removesuffix(".npy") for name in members if name.endswith(".npy")}
 
     def __contains__(self, name: str) -> bool:
         return name in self.names
 
     def header(self, name: str) -> NpyHeader:
-        with zipfile.ZipFile(self.path) as archive, archive.open(f"{name}.npy") as stream:
+        with self._open(name) as stream:
             return self._parse(name, stream)
+
+    @contextmanager
+    def _open(self, name: str) -> Iterator[IO[bytes]]:
+        """The member as a stream. Whatever the zip refuses to give, here or later, is told."""
+        try:
+            with zipfile.ZipFile(self.path) as archive, archive.open(f"{name}.npy") as stream:
+                yield stream
+        except (EOFError, zipfile.BadZipFile, zlib.error, OSError, NotImplementedError) as error:
+            raise IngestError(self.path, name, f"damaged or cut off: {error}") from error
 
     def _parse(self, name: str, stream: IO[bytes]) -> NpyHeader:
         try:
             return parse_npy_header(stream)
-        except (ValueError, SyntaxError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        except (ValueError, SyntaxError, EOFError, KeyError, TypeError) as error:
             raise IngestError(self.path, name, f"not an array: {error}") from error
 
-    def scalar(self, name: str) -> int:
-        return int(next(self.items(name, 1))[0])
+    def integers(self, name: str, count: int) -> list[int]:
+        """All of a small array."""
+        header = self.header(name)
+        if header.dtype.kind not in "iu" or math.prod(header.shape) != count:
+            raise IngestError(
+                self.path,
+                name,
+                f"needs integers, {count} in all (got {header.dtype} {list(header.shape)})",
+            )
+        return [int(value) for value in next(self.items(name, count))]
 
     def items(
         self, name: str, count: int, first: int = 0, last: int | None = None
     ) -> Iterator[NDArray[Any]]:
         """Items [first, last) of the array in storage order, `count` at a time."""
-        with zipfile.ZipFile(self.path) as archive, archive.open(f"{name}.npy") as stream:
+        with self._open(name) as stream:
             header = self._parse(name, stream)
             size = header.dtype.itemsize
             total = int(np.prod(header.shape, dtype=np.int64))
@@ -101,7 +119,7 @@ class NpzArchive:
             stream.seek(header.data_offset + first * size)
             for at in range(first, last, count):
                 wanted = min(count, last - at) * size
-                data = self._read(name, stream, wanted)
+                data = stream.read(wanted)
                 if len(data) < wanted:
                     offset = header.data_offset + at * size + len(data)
                     raise IngestError(
@@ -109,18 +127,12 @@ class NpzArchive:
                     )
                 yield np.frombuffer(data, dtype=header.dtype)
 
-    def _read(self, name: str, stream: IO[bytes], count: int) -> bytes:
-        try:
-            return stream.read(count)
-        except (EOFError, zipfile.BadZipFile, zlib.error, OSError) as error:
-            raise IngestError(self.path, name, f"damaged or cut off: {error}") from error
-
 
 def _num_nodes(archive: NpzArchive) -> int:
     if "num_nodes" in archive:
-        return archive.scalar("num_nodes")
+        return archive.integers("num_nodes", 1)[0]
     for name in ("x", "y"):
-        if name in archive:
+        if name in archive and archive.header(name).shape:
             return archive.header(name).shape[0]
     raise IngestError(archive.path, "", "needs num_nodes, x or y to know the number of nodes")
 
@@ -194,7 +206,7 @@ def _dense_features(archive: NpzArchive) -> RowStream:
 
 def _sparse_features(archive: NpzArchive) -> RowStream:
     """CSR -> dense rows, a few at a time."""
-    rows, dim = (int(n) for n in next(archive.items("x_shape", 2)))
+    rows, dim = archive.integers("x_shape", 2)
 
     def chunks(count: int) -> Iterator[NDArray[Any]]:
         # Streams of data and indices advance row by row as indptr says.
