@@ -11,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 
+from outcrop.cli.output import guarded
 from tests.cage import OUTCROP
 from tests.graphs import random_graph, save_npz
 
@@ -91,6 +93,11 @@ MISTAKES: list[tuple[list[str], int, str]] = [
     (["synth", "s", "--nodes", "10", "--edges", "1", "--memory", "lots"], 2, "a size such as 8GB"),
     (["synth", "s", "--nodes", "99", "--edges", "1", "--memory", "1MB"], 1, "at least 33.6 MB"),
     (["synth", "s", "--nodes", "99", "--edges", "9", "--homophily", "2"], 2, "homophily must be"),
+    (
+        ["synth", "s", "--nodes", "99", "--edges", "9", "--seed", "9" * 20],
+        2,
+        "than or equal to 9223372036854775807",
+    ),
     (["synth", "s", "--nodes", "99", "--edges", "10P"], 1, "needs at least 120000.0 TB of disk"),
     (["import", "npz", "nothing.npz", "s"], 1, "nothing.npz: No such file or directory"),
     (["import", "edgelist", "nothing.txt", "s"], 1, "nothing.txt: No such file"),
@@ -128,6 +135,23 @@ def test_what_users_type_wrong_first(
     assert message in text
     assert "Traceback" not in text
     assert os.listdir(tmp_path) == []
+
+
+def test_an_error_that_nobody_foresaw_is_one_line_and_a_traceback_on_demand(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @guarded
+    def command() -> None:
+        raise KeyError("surprise")
+
+    monkeypatch.delenv("OUTCROP_DEBUG", raising=False)
+    with pytest.raises(typer.Exit) as ended:
+        command()
+    assert ended.value.exit_code == 1
+    assert capsys.readouterr().err.startswith("Error: KeyError: 'surprise' (a mistake in Outcrop")
+    monkeypatch.setenv("OUTCROP_DEBUG", "1")
+    with pytest.raises(KeyError):
+        command()
 
 
 def test_ctrl_c_leaves_nothing_and_exits_with_130(tmp_path: Path) -> None:

@@ -143,6 +143,8 @@ def test_the_permutation_is_one() -> None:
     [
         {"nodes": 0},
         {"edges": -1},
+        {"edges": 1 << 64},
+        {"seed": 10**20},
         {"kind": "star"},
         {"homophily": 1.5},
         {"rmat": (0.9, 0.2, 0.1)},

@@ -40,7 +40,10 @@ Memory = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed makes the same store.")]
+Seed = Annotated[
+    int,
+    typer.Option("--seed", min=0, max=(1 << 63) - 1, help="The same seed makes the same store."),
+]
 
 
 def count_option(name: str, text: str) -> object:

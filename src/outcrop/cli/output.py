@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -38,7 +39,8 @@ stderr = Console(stderr=True, highlight=False)
 def guarded(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """The command, with errors as one line on stderr and an exit status instead of a traceback.
 
-    1: it failed. 2: it was asked for something impossible. 130: it was interrupted.
+    1: it failed. 2: it was asked for something impossible. 130: it was interrupted. An error that
+    nobody foresaw is raised where the environment has OUTCROP_DEBUG, for its traceback.
     """
 
     @functools.wraps(command)
@@ -48,11 +50,25 @@ def guarded(command: Callable[Parameters, Result]) -> Callable[Parameters, Resul
         except KeyboardInterrupt:
             stderr.print("Interrupted; nothing half-made is left.")
             raise typer.Exit(130) from None
+        except typer.Exit:
+            raise
         except (OutcropError, OSError) as error:
-            stderr.print(Text.assemble(("Error: ", "bold red"), _message(error)), soft_wrap=True)
+            _print_error(_message(error))
             raise typer.Exit(2 if isinstance(error, OptionError) else 1) from error
+        except Exception as error:
+            if os.environ.get("OUTCROP_DEBUG"):
+                raise
+            _print_error(
+                f"{type(error).__name__}: {error} (a mistake in Outcrop; please report it, with "
+                "the traceback that OUTCROP_DEBUG=1 shows)"
+            )
+            raise typer.Exit(1) from error
 
     return run
+
+
+def _print_error(message: str) -> None:
+    stderr.print(Text.assemble(("Error: ", "bold red"), message), soft_wrap=True)
 
 
 def _message(error: Exception) -> str:

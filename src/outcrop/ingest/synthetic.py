@@ -63,8 +63,8 @@ class SynthOptions:
         if self.kind not in ("community", "rmat"):
             raise OptionError(f"kind must be community or rmat (got {self.kind!r})")
         for name, least in (("nodes", 1), ("edges", 0), ("dim", 0), ("classes", 1), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise OptionError(f"{name} must be at least {least} (got {getattr(self, name)})")
+            if not least <= getattr(self, name) < 1 << 63:
+                raise OptionError(f"{name} must be {least} to 2^63 - 1 (got {getattr(self, name)})")
         if not 0 <= self.homophily <= 1:
             raise OptionError(f"homophily must be 0 to 1 (got {self.homophily})")
         check_train_fraction(self.train_fraction)
