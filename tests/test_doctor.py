@@ -7,9 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from outcrop import doctor
 from outcrop.doctor import cgroup_memory_limit, diagnose
+from outcrop.ingest.build import import_graph
+from outcrop.ingest.edgelist import edgelist_source
+from outcrop.ingest.files import Files, file_attributes
 from outcrop.ingest.synthetic import SynthOptions, synthesise
 from tests.cage import OUTCROP, run_caged
 
@@ -55,11 +60,56 @@ def test_a_diagnosis_is_complete(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []  # the probe is removed
 
 
-def test_a_store_is_measured_by_its_own_file(tmp_path: Path) -> None:
-    synthesise(tmp_path / "s", SynthOptions(nodes=5000, edges=100, dim=64))
+def looked_at(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files that a diagnosis reads."""
+    looked: list[Path] = []
+    look = doctor._look_at_file
+
+    def spy(found: doctor.Diagnosis, file: Path, measure: bool) -> None:
+        looked.append(file)
+        look(found, file, measure)
+
+    monkeypatch.setattr(doctor, "_look_at_file", spy)
+    assert diagnose(path).random_reads_per_second
+    return looked
+
+
+def test_a_store_is_measured_by_its_largest_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synthesise(tmp_path / "s", SynthOptions(nodes=5000, edges=100, dim=1000))
+    synthesise(tmp_path / "t", SynthOptions(nodes=5000, edges=5_000_000, dim=0))
     before = sorted(tmp_path.rglob("*"))
-    assert diagnose(tmp_path / "s").random_reads_per_second
+    assert looked_at(tmp_path / "s", monkeypatch) == [tmp_path / "s/features.npy"]
+    assert looked_at(tmp_path / "t", monkeypatch) == [tmp_path / "t/topology/indices.npy"]
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_store_with_adopted_features_is_measured_by_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((5000, 1000), np.float32))
+    (tmp_path / "g.txt").write_text("0 1\n")
+    attributes = file_attributes(Files(tmp_path / "x.npy", adopt_features=True))
+    import_graph(
+        edgelist_source(tmp_path / "g.txt", num_nodes=5000, attributes=lambda _: attributes),
+        tmp_path / "s",
+    )
+    assert looked_at(tmp_path / "s", monkeypatch) == [tmp_path / "x.npy"]
+
+
+def test_a_small_store_is_not_judged(tmp_path: Path) -> None:
+    synthesise(tmp_path / "s", SynthOptions(nodes=3, edges=3, dim=4, classes=2))
+    before = sorted(tmp_path.rglob("*"))
+    found = diagnose(tmp_path / "s")
+    assert found.random_reads_per_second is None and found.engine
+    assert not any("random reads" in advice.problem for advice in found.advice)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_path_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="typo"):
+        diagnose(tmp_path / "typo")
 
 
 def test_where_io_uring_is_denied_it_says_so_and_everything_works_with_the_pool(

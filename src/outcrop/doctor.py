@@ -21,9 +21,11 @@ from outcrop._version import __version__
 from outcrop.disk import Disk, aligned_empty
 from outcrop.options import DiskOptions, format_size
 from outcrop.parallel import cpu_count
-from outcrop.store.format import MANIFEST
+from outcrop.store.format import MANIFEST, read_manifest
 
 _PROBE_BYTES = 256 << 20
+# Fewer reads end before every worker has begun: the result says nothing about the drive.
+_LEAST_MEASURED_BYTES = 16 << 20
 _RANDOM_READS = 16384
 _REPEATS = 3
 
@@ -61,6 +63,7 @@ class Diagnosis:
     block_bytes: int = 0
     engine: str = ""
     random_reads_per_second: float | None = None
+    """None where nothing was measured: not wanted, or the store is too small."""
     sequential_bytes_per_second: float | None = None
     advice: list[Advice] = field(default_factory=list)
 
@@ -69,7 +72,7 @@ class Diagnosis:
 
 
 def diagnose(path: str | os.PathLike[str] = ".", *, measure: bool = True) -> Diagnosis:
-    """Looks at the machine, and reads a file at `path`: a store's own, or a temporary one."""
+    """Looks at the machine, and reads a file at `path`: a store's largest, or a temporary one."""
     found = Diagnosis()
     _look_at_machine(found)
     _look_at_path(found, Path(path), measure)
@@ -143,11 +146,12 @@ def _gpus() -> list[str]:
 
 def _look_at_path(found: Diagnosis, path: Path, measure: bool) -> None:
     found.path = str(path)
+    os.stat(path)  # a path that does not exist is an error, not its folder
     folder = path if path.is_dir() else path.parent
     usage = os.statvfs(folder)
     found.free_bytes = usage.f_bavail * usage.f_frsize
     found.file_system = _file_system(folder)
-    existing = path / "features.npy" if (path / MANIFEST).exists() else path
+    existing = _largest_file(path) if (path / MANIFEST).exists() else path
     if existing.is_file():
         _look_at_file(found, existing, measure)
         return
@@ -160,6 +164,12 @@ def _look_at_path(found: Diagnosis, path: Path, measure: bool) -> None:
         file.flush()
         os.fsync(file.fileno())
         _look_at_file(found, Path(file.name), measure)
+
+
+def _largest_file(store: Path) -> Path:
+    """Of a store's own or adopted arrays."""
+    arrays = read_manifest(store).arrays.values()
+    return store / max(arrays, key=lambda entry: entry.file_bytes).file
 
 
 def _file_system(folder: Path) -> str:
@@ -179,7 +189,7 @@ def _look_at_file(found: Diagnosis, path: Path, measure: bool) -> None:
         found.engine = disk.engine
         found.direct = file.direct
         found.block_bytes = file.block_bytes
-        if not measure:
+        if not measure or file.size < _LEAST_MEASURED_BYTES:
             return
         pages = file.size // 4096
         count = min(_RANDOM_READS, pages)

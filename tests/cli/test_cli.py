@@ -50,6 +50,19 @@ def test_synth_info_verify_gc(tmp_path: Path) -> None:
     assert big.returncode == 0 and "4,000 nodes" in big.stdout
 
 
+def test_names_in_brackets_are_shown_as_they_are(tmp_path: Path) -> None:
+    store = tmp_path / "a[b].oc"
+    made = outcrop("synth", store, "--nodes", "20", "--edges", "10", "--dim", "0")
+    assert f"{store}: 20 nodes" in made.stdout
+    shown = "".join(outcrop("doctor", store).stdout.split())
+    assert f"{store}(" in shown
+    np.save(tmp_path / "x[y].npy", np.ones((9, 2), np.float32))
+    (tmp_path / "g.txt").write_text("0 1\n")
+    outcrop("import", "edgelist", tmp_path / "g.txt", tmp_path / "s", "--num-nodes", "9",
+            "--features", tmp_path / "x[y].npy", "--adopt-features")  # fmt: skip
+    assert "x[y].npy" in "".join(outcrop("info", tmp_path / "s").stdout.split())
+
+
 def test_verify_fails_with_status_1_and_names_the_piece(tmp_path: Path) -> None:
     store = tmp_path / "s"
     outcrop("synth", store, "--nodes", "200", "--edges", "1000", "--dim", "5")
@@ -116,7 +129,8 @@ MISTAKES: list[tuple[list[str], int, str]] = [
         "train_fraction must be above 0 and at most 1 (got 7.0)",
     ),
     (["import", "csv", "a", "b"], 2, "No such command"),
-    (["doctor", "/nowhere/at/all"], 1, "/nowhere/at: No such file or directory"),
+    (["doctor", "/nowhere/at/all"], 1, "/nowhere/at/all: No such file or directory"),
+    (["doctor", "typo"], 1, "typo: No such file or directory"),
 ]
 
 

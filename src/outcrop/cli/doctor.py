@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from outcrop.cli.arguments import Json
 from outcrop.cli.output import print_facts, print_json, stdout
@@ -19,7 +20,7 @@ def doctor(
 ) -> None:
     """Look at CPU, memory, GPU, io_uring and the drive; say what to do about each problem.
 
-    Reads a store's features, or a temporary file of 256 MB in the directory.
+    Reads a store's largest file, or a temporary file of 256 MB in the directory.
 
     Example: outcrop doctor /mnt/nvme
     """
@@ -29,9 +30,9 @@ def doctor(
         return
     print_facts(_facts(found))
     for advice in found.advice:
-        stdout.print(f"\n[yellow]![/yellow] {advice.problem}\n  {advice.remedy}")
+        stdout.print(Text.assemble(("\n! ", "yellow"), f"{advice.problem}\n  {advice.remedy}"))
     if not found.advice:
-        stdout.print("\n[green]No problems found.[/green]")
+        stdout.print("\nNo problems found.", style="green")
 
 
 def _facts(found: Diagnosis) -> dict[str, str]:
@@ -53,7 +54,9 @@ def _facts(found: Diagnosis) -> dict[str, str]:
         "O_DIRECT": f"yes, blocks of {found.block_bytes} B" if found.direct else "no",
         "engine": found.engine,
     }
-    if found.random_reads_per_second is not None:
+    if found.random_reads_per_second is None:
+        facts["speed"] = "not measured: too few bytes here"
+    else:
         facts["random reads"] = f"{found.random_reads_per_second:,.0f} of 4 KiB per second"
     if found.sequential_bytes_per_second is not None:
         facts["in sequence"] = f"{format_size(int(found.sequential_bytes_per_second))}/s"

@@ -79,7 +79,7 @@ def _message(error: Exception) -> str:
 
 def say(text: str, style: str | None = None) -> None:
     """A line on stdout, as long as it is: paths and messages are for copying."""
-    stdout.print(text, style=style, soft_wrap=True)
+    stdout.print(text, style=style, soft_wrap=True, markup=False)
 
 
 def say_made(path: Path, manifest: Manifest) -> None:
@@ -98,7 +98,7 @@ def print_facts(facts: dict[str, str]) -> None:
     table.add_column(style="dim")
     table.add_column(overflow="fold")
     for name, value in facts.items():
-        table.add_row(name, value)
+        table.add_row(name, Text(value))  # a Text, since paths such as a[b] are no markup
     stdout.print(table)
 
 
