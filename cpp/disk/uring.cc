@@ -108,7 +108,9 @@ class UringChannel final : public Channel {
   }
 
   void ReleaseFiles() override {
-    if (!NothingUnsent()) return;
+    // A request looks its slot up when it is sent: until then the slot must not change. From then
+    // on it keeps the file that it found.
+    if (io_uring_sq_ready(&ring_) != 0) return;
     for (size_t slot = 0; slot < kFileSlots; ++slot) {
       if (keys_[slot] != kFree) SetSlot(slot, kFree, -1);
     }
@@ -140,17 +142,11 @@ class UringChannel final : public Channel {
   int FileSlot(uint64_t key, int fd) {
     if (!files_registered_) return -1;
     for (size_t slot = 0; slot < kFileSlots; ++slot) {
+      if (keys_[slot] == kFree && !SetSlot(slot, key, fd)) return -1;
       if (keys_[slot] == key) return static_cast<int>(slot);
     }
-    const size_t slot = next_slot_ % kFileSlots;
-    if (keys_[slot] != kFree && !NothingUnsent()) return -1;
-    ++next_slot_;
-    return SetSlot(slot, key, fd) ? static_cast<int>(slot) : -1;
+    return -1;
   }
-
-  // A request looks its slot up when it is sent: until then the slot must not change. From then on
-  // it keeps the file that it found.
-  bool NothingUnsent() const { return io_uring_sq_ready(&ring_) == 0; }
 
   bool SetSlot(size_t slot, uint64_t key, int fd) {
     keys_[slot] = kFree;
@@ -177,7 +173,6 @@ class UringChannel final : public Channel {
   uint32_t capacity_ = 0;
   uint64_t arena_bytes_ = 0;  // registered, 0: not
   bool files_registered_ = false;
-  size_t next_slot_ = 0;
   std::array<uint64_t, kFileSlots> keys_ = [] {
     std::array<uint64_t, kFileSlots> keys;
     keys.fill(kFree);

@@ -357,6 +357,26 @@ TEST_CASE("a descriptor's number that is used again is not mistaken for the clos
   }
 }
 
+TEST_CASE("more files at once than a ring has slots for") {
+  for (const auto& options : Engines()) {
+    Engine engine(options);
+    std::vector<std::unique_ptr<RowFile>> files;
+    std::vector<std::vector<std::byte>> outs(40);
+    std::vector<std::shared_ptr<Transfer>> transfers;
+    const std::vector<int64_t> ids{0, 7, 9};
+    for (auto& out : outs) {
+      files.push_back(std::make_unique<RowFile>(10, 400, 0, Access::kAuto));
+      out.resize(ids.size() * 400);
+      transfers.push_back(
+          engine.Read(files.back()->file, ExtentList::Rows(0, 400, ids, {}, out.data())));
+    }
+    for (size_t i = 0; i < files.size(); ++i) {
+      transfers[i]->Wait();
+      CHECK(outs[i] == files[i]->Expected(ids));
+    }
+  }
+}
+
 TEST_CASE("counters tell what was asked and what was read") {
   for (const auto& options : Engines()) {
     Engine engine(options);
