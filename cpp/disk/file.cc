@@ -91,6 +91,7 @@ void File::OpenDirect(Access access) {
   const int flags = (writable_ ? O_RDWR : O_RDONLY) | O_DIRECT | O_CLOEXEC;
   int fd = open(path_.c_str(), flags);
   const int code = fd < 0 ? errno : EINVAL;
+  if (code != EINVAL && code != EOPNOTSUPP) ThrowOpen(path_, code);  // not O_DIRECT's fault
   const DirectAlign align = fd < 0 ? DirectAlign{} : ProbeDirectAlign(fd);
   if (align.offset != 0 && align.offset <= kPageBytes) {
     direct_fd_ = fd;

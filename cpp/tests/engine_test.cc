@@ -271,6 +271,25 @@ TEST_CASE("more space than the disk has is refused at creation, and nothing is l
   CHECK(access(dir.File("huge").c_str(), F_OK) != 0);
 }
 
+TEST_CASE("running out of descriptors is an error, not a file system that refuses O_DIRECT") {
+  RowFile rows(10, 400, 0, Access::kAuto);
+  if (!rows.file->direct()) return;
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const int next = dup(0);
+  close(next);
+  const rlimit one_more{static_cast<rlim_t>(next) + 1, before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &one_more) == 0);
+  int code = 0;
+  try {
+    File::OpenForRead(rows.dir.File("rows"), Access::kAuto);
+  } catch (const IoError& error) {
+    code = error.code();
+  }
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  CHECK(code == EMFILE);
+}
+
 TEST_CASE("overlapping writes and writes to a file open for reading are refused") {
   Engine engine(Engines()[0]);
   ScratchDir dir;
