@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <future>
 #include <stdexcept>
+#include <system_error>
 #include <utility>
 
 #include "disk/align.h"
@@ -42,6 +43,21 @@ Engine::Engine(const EngineOptions& options)
       faults_(options.faults ? std::make_shared<FaultState>(*options.faults) : nullptr),
       process_(getpid()),
       shared_(std::make_unique<Shared>()) {
+  try {
+    StartWorkers();
+  } catch (const std::system_error& error) {
+    const size_t started = shared_->threads.size();
+    Close();
+    throw IoError(Stage::kOpen, error.code().value(), "disk engine", 0, 0,
+                  "only " + std::to_string(started) + " of " + std::to_string(options_.workers) +
+                      " threads could be started: " + error.code().message());
+  } catch (...) {
+    Close();
+    throw;
+  }
+}
+
+void Engine::StartWorkers() {
   // A ring belongs to the thread that made it, so each worker is made in its own thread.
   std::vector<std::future<void>> ready;
   for (uint32_t i = 0; i < options_.workers; ++i) {
@@ -58,12 +74,7 @@ Engine::Engine(const EngineOptions& options)
       worker->Run();
     });
   }
-  try {
-    for (auto& future : ready) future.get();
-  } catch (...) {
-    Close();
-    throw;
-  }
+  for (auto& future : ready) future.get();
 }
 
 Engine::~Engine() {

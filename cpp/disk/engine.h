@@ -65,6 +65,7 @@ class Engine {
  private:
   friend class Worker;
 
+  void StartWorkers();
   PlanOptions PlanFor(const File& file, Op op) const;
   std::shared_ptr<Transfer> Enqueue(std::shared_ptr<const File> file, Op op, ExtentList extents);
   // Takes up to pieces.size() pieces of the transfer whose turn it is; blocks while there is none

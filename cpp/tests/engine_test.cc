@@ -441,6 +441,32 @@ TEST_CASE("an ordinary user with little lockable memory gets io_uring with plain
   CHECK(WEXITSTATUS(status) == 0);
 }
 
+TEST_CASE("threads that cannot be made are an error, and those already made end") {
+  if (geteuid() != 0) {
+    MESSAGE("skipped: needs root, to become someone who may have few threads");
+    return;
+  }
+  const pid_t child = fork();
+  if (child == 0) {
+    const rlimit few{4, 4};
+    if (setgid(65534) != 0 || setuid(65534) != 0 || setrlimit(RLIMIT_NPROC, &few) != 0) _exit(2);
+    try {
+      EngineOptions options;
+      options.workers = 64;
+      Engine engine(options);
+      _exit(3);
+    } catch (const IoError& error) {
+      _exit(error.stage() == Stage::kOpen && error.code() == EAGAIN ? 0 : 4);
+    } catch (...) {
+      _exit(5);
+    }
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+}
+
 TEST_CASE("at most 2 MiB are registered, and given back with the engine") {
   if (!UringRefusal().empty()) return;
   EngineOptions options;

@@ -87,7 +87,7 @@ class Disk:
             if self.refusal is None:
                 try:
                     return self._make_engine("uring")
-                except OSError as error:  # allowed a moment ago: locked memory ran out
+                except OSError as error:  # allowed a moment ago: memory or threads ran out
                     self.refusal = str(error)
             if self.options.engine == "uring":
                 raise DiskError(0, self.refusal, "io_uring", 0, 0)
