@@ -65,6 +65,7 @@ def test_format_size() -> None:
         {"unit_bytes": 1000},
         {"gap_bytes": -1},
         {"max_request_bytes": 100_000},
+        {"max_request_bytes": 64 << 10, "unit_bytes": 1 << 20},
     ],
 )
 def test_impossible_disk_options_are_refused(options: dict[str, object]) -> None:

@@ -31,6 +31,8 @@ EngineOptions Checked(EngineOptions options) {
   Check(options.max_request_bytes >= kStraightBytes &&
             options.max_request_bytes % kPageBytes == 0 && options.max_request_bytes <= (1U << 30),
         "max_request_bytes must be a multiple of 4096 from 64 KiB to 1 GiB");
+  Check(options.unit_bytes == 0 || options.max_request_bytes % options.unit_bytes == 0,
+        "max_request_bytes must be a multiple of unit_bytes");
   options.bounce_bytes = RoundUp(options.bounce_bytes, kPageBytes);
   return options;
 }

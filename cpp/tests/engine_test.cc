@@ -302,6 +302,16 @@ TEST_CASE("overlapping writes and writes to a file open for reading are refused"
   CHECK_THROWS_AS(engine.Write(reader, extents), std::invalid_argument);
 }
 
+TEST_CASE("options under which a plan would not advance are refused") {
+  EngineOptions options;
+  options.unit_bytes = 1 << 20;
+  options.bounce_bytes = 4 << 20;
+  options.max_request_bytes = 64 << 10;
+  CHECK_THROWS_AS(Engine{options}, std::invalid_argument);
+  options.max_request_bytes = (1 << 20) + 4096;
+  CHECK_THROWS_AS(Engine{options}, std::invalid_argument);
+}
+
 TEST_CASE("closing with reads in flight ends every wait") {
   for (auto options : Engines()) {
     options.faults = FaultOptions{};

@@ -102,9 +102,10 @@ class DiskOptions:
         _in_range("max_request_bytes", self.max_request_bytes, 64 << 10, 1 << 30)
         if self.unit_bytes & (self.unit_bytes - 1):
             raise OptionError(f"unit_bytes must be a power of two (got {self.unit_bytes})")
-        if self.max_request_bytes % 4096:
+        unit = max(self.unit_bytes, 4096)
+        if self.max_request_bytes % unit:
             raise OptionError(
-                f"max_request_bytes must be a multiple of 4096 (got {self.max_request_bytes})"
+                f"max_request_bytes must be a multiple of {unit} (got {self.max_request_bytes})"
             )
 
 
