@@ -314,6 +314,36 @@ def test_a_forked_child_is_told_to_make_its_own_engine(tmp_path: Path) -> None:
     assert done.returncode == 0
 
 
+def test_a_transfer_of_another_process_is_dropped_at_once_and_not_waited_for(
+    tmp_path: Path, engine: str
+) -> None:
+    random_file(tmp_path / "f", 4 << 20)
+    code = (
+        "import os, signal, sys, numpy as np\n"
+        "from outcrop.disk import Disk\n"
+        "from outcrop.errors import CancelledError\n"
+        "from outcrop.options import DiskOptions, Faults\n"
+        "options = DiskOptions(engine=sys.argv[2], workers=1, queue_depth=1, gap_bytes=0,\n"
+        "                      faults=Faults(delay_us=100_000))\n"
+        "disk = Disk(options); file = disk.open(sys.argv[1])\n"
+        "pending = file.start_read_rows(np.arange(20) * 2, np.zeros((20, 4096), np.uint8))\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    signal.alarm(20)\n"
+        "    refused = 0\n"
+        "    for use in (pending.wait, lambda: pending.done):\n"
+        "        try: use()\n"
+        "        except CancelledError as error: refused += 'fork' in str(error)\n"
+        "    del use, pending\n"
+        "    os._exit(0 if refused == 2 else 1)\n"
+        "status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])\n"
+        "pending.wait()\n"
+        "sys.exit(status)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "f"), engine]
+    assert subprocess.run(command, timeout=60).returncode == 0
+
+
 def test_files_without_o_direct_are_read_through_the_page_cache(tmp_path: Path) -> None:
     with Disk(DiskOptions(access="direct")) as disk, pytest.raises(OSError, match="O_DIRECT"):
         disk.open("/proc/self/maps")

@@ -2,6 +2,7 @@
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <stdexcept>
@@ -43,6 +44,12 @@ class Pending {
 
   ~Pending() {
     if (!transfer_) return;  // moved from
+    if (getpid() != process_) {
+      // In a forked child nothing moves, and locks may be held by threads that are gone: the
+      // transfer is left as it is, never destroyed.
+      [[maybe_unused]] const auto* abandoned = new auto(std::move(transfer_));
+      return;
+    }
     nb::gil_scoped_release unlocked;
     transfer_->Cancel();
     while (!transfer_->done()) {
@@ -54,6 +61,7 @@ class Pending {
   }
 
   void Wait() {
+    CheckProcess();
     for (bool done = false; !done;) {
       {
         nb::gil_scoped_release unlocked;
@@ -63,11 +71,20 @@ class Pending {
     }
   }
 
-  bool done() const { return transfer_->done(); }
+  bool done() const {
+    CheckProcess();
+    return transfer_->done();
+  }
 
  private:
+  void CheckProcess() const {
+    if (getpid() == process_) return;
+    throw disk::Cancelled("this transfer belongs to another process: start one after fork");
+  }
+
   std::shared_ptr<Transfer> transfer_;
   nb::tuple arrays_;
+  pid_t process_ = getpid();
 };
 
 void CheckRange(const Ids& values, int64_t limit, const char* what) {
