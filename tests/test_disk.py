@@ -252,6 +252,26 @@ def test_transfers_and_files_dropped_at_any_time_do_not_deadlock(
             kept.clear()
 
 
+def test_arrays_of_ids_and_places_may_be_used_again_once_a_read_has_started(
+    tmp_path: Path, engine: str
+) -> None:
+    data = random_file(tmp_path / "f", 200 * 4096).reshape(200, 4096)
+    wanted = np.arange(100) * 2
+    with Disk(slow_options(engine, 1000)) as disk, disk.open(tmp_path / "f") as file:
+        out = np.zeros((100, 4096), np.uint8)
+        ids, places = wanted.copy(), np.arange(100)
+        pending = file.start_read_rows(ids, out, places=places)
+        ids[:] = places[:] = 0
+        pending.wait()
+        assert np.array_equal(out, data[wanted])
+        out = np.zeros((100, 4096), np.uint8)
+        offsets, lengths, places = wanted * 4096, np.full(100, 4096), np.arange(100) * 4096
+        pending = file.start_read_extents(offsets, lengths, out, places)
+        offsets[:] = lengths[:] = places[:] = 0
+        pending.wait()
+        assert np.array_equal(out, data[wanted])
+
+
 def test_waiting_does_not_hold_the_gil(tmp_path: Path, engine: str) -> None:
     random_file(tmp_path / "f", 4 << 20)
     with Disk(slow_options(engine, 10_000)) as disk, disk.open(tmp_path / "f") as file:

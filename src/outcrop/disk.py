@@ -274,7 +274,8 @@ class File:
 
 
 def _ints(values: Ints) -> NDArray[np.int64]:
-    return np.ascontiguousarray(values, dtype=np.int64)
+    """A copy: checked once, it is read by workers until the transfer is done."""
+    return np.array(values, dtype=np.int64, order="C")
 
 
 def _following(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
