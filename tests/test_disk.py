@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outcrop.disk import Disk, aligned_empty
-from outcrop.errors import CancelledError, DiskError, ReadError, WriteError
+from outcrop.errors import CancelledError, OptionError, ReadError, WriteError
 from outcrop.options import DiskOptions, Faults
 from tests.conftest import ENGINES
 
@@ -380,7 +380,7 @@ def test_an_engine_that_is_not_there_is_refused_or_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("outcrop._core.uring_refusal", lambda: "the kernel refuses")
-    with pytest.raises(DiskError, match="the kernel refuses"):
+    with pytest.raises(OptionError, match="engine='uring' cannot be used: the kernel refuses"):
         Disk(DiskOptions(engine="uring"))
     with Disk() as disk:
         assert (disk.engine, disk.refusal) == ("pool", "the kernel refuses")

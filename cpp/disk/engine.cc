@@ -88,9 +88,11 @@ Engine::~Engine() {
 
 std::shared_ptr<Transfer> Engine::Read(std::shared_ptr<const File> file, ExtentList extents) {
   const uint64_t size = file->size();
-  if (extents.size() != 0 && extents.end() > size) {
-    throw IoError(Stage::kRead, ENODATA, file->path(), extents[extents.size() - 1].offset,
-                  extents[extents.size() - 1].length,
+  if (extents.end() > size) {
+    size_t furthest = 0;
+    while (extents[furthest].end() != extents.end()) ++furthest;
+    throw IoError(Stage::kRead, ENODATA, file->path(), extents[furthest].offset,
+                  extents[furthest].length,
                   "beyond the end of the file, which has " + std::to_string(size) + " B");
   }
   return Enqueue(std::move(file), Op::kRead, std::move(extents));

@@ -189,6 +189,20 @@ TEST_CASE("reading past the end is an error, before and after the file was opene
   }
 }
 
+TEST_CASE("a read past the end names the extent that reaches furthest") {
+  Engine engine(Engines()[0]);
+  RowFile rows(1, 100, 0, Access::kAuto);
+  std::vector<std::byte> out(210);
+  const std::vector<int64_t> offsets{0, 50}, lengths{200, 10}, places{0, 200};
+  try {
+    engine.Read(rows.file, ExtentList::Ranges(offsets, lengths, places, out.data()));
+    FAIL("no error");
+  } catch (const IoError& error) {
+    CHECK(error.offset() == 0);
+    CHECK(error.length() == 200);
+  }
+}
+
 TEST_CASE("a file truncated while reads are under way is an error, not zeros and not a hang") {
   for (auto options : Engines()) {
     options.faults = FaultOptions{};

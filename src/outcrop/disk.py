@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.errors import DiskError
+from outcrop.errors import OptionError
 from outcrop.options import DiskOptions, Faults
 
 Path = str | os.PathLike[str]
@@ -90,7 +90,9 @@ class Disk:
                 except OSError as error:  # allowed a moment ago: memory or threads ran out
                     self.refusal = str(error)
             if self.options.engine == "uring":
-                raise DiskError(0, self.refusal, "io_uring", 0, 0)
+                raise OptionError(
+                    f"engine='uring' cannot be used: {self.refusal}; use 'auto' or 'pool'"
+                )
         return self._make_engine("pool")
 
     def _make_engine(self, name: str) -> _core.Engine:
