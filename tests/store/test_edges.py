@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import resource
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +16,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from outcrop.disk import Disk
-from outcrop.errors import BudgetError
-from outcrop.options import DiskOptions
+from outcrop.errors import BudgetError, WriteError
+from outcrop.options import DiskOptions, Faults
 from outcrop.store.edges import LEAST_SORT_BYTES, EdgeSorter, RecordLayout
 
 layouts = st.builds(RecordLayout, wide=st.booleans(), numbered=st.booleans(),
@@ -103,9 +107,6 @@ def test_the_result_does_not_depend_on_memory(tmp_path: Path, memory: int, by_so
 
 
 def test_a_failed_spill_is_raised_to_the_caller(tmp_path: Path) -> None:
-    from outcrop.errors import WriteError
-    from outcrop.options import Faults
-
     layout = RecordLayout(wide=False)
     faults = Faults(fail_write_at=2, error=28)
     with (
@@ -115,6 +116,54 @@ def test_a_failed_spill_is_raised_to_the_caller(tmp_path: Path) -> None:
     ):
         add(sorter, random_records(2_000_000, 100, layout, seed=0))
         drain(sorter)
+
+
+def spill_runs(sorter: EdgeSorter, count: int) -> NDArray[Any]:
+    """As many runs of ten records each."""
+    records = random_records(10 * count, 50, sorter.layout, seed=0)
+    for run in np.split(records, count):
+        add(sorter, run)
+        sorter.spill()
+    return records
+
+
+def test_a_failed_merge_is_raised_to_the_caller_and_leaves_no_run(tmp_path: Path) -> None:
+    layout = RecordLayout(wide=False)
+    faults = Faults(fail_write_at=22, error=errno.ENOSPC)  # the second run of the first pass
+    with (
+        pytest.raises(WriteError, match="No space left"),
+        Disk(DiskOptions(workers=1, faults=faults)) as disk,
+        EdgeSorter(disk, tmp_path, LEAST_SORT_BYTES, layout) as sorter,
+    ):
+        spill_runs(sorter, 20)
+        drain(sorter)
+    assert not list(tmp_path.iterdir())
+
+
+def test_more_runs_than_descriptors_are_merged(tmp_path: Path) -> None:
+    used = len(os.listdir("/proc/self/fd"))
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = 2 * used + 32  # of which half are for runs
+    layout = RecordLayout(wide=False, numbered=True)
+    with Disk(DiskOptions(workers=1)) as disk:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+        try:
+            with EdgeSorter(disk, tmp_path, 64 << 20, layout) as sorter:
+                records = spill_runs(sorter, limit)
+                merged = drain(sorter)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert np.array_equal(merged, expected(records, layout))
+
+
+def test_what_was_sorted_in_memory_needs_one_buffer(tmp_path: Path) -> None:
+    layout = RecordLayout(wide=False)
+    with Disk() as disk, EdgeSorter(disk, tmp_path, LEAST_SORT_BYTES, layout) as sorter:
+        add(sorter, random_records(1000, 100, layout, seed=0))
+        buffers = [weakref.ref(b) for b in (sorter._filling, sorter._sorting, sorter._spare)]
+        blocks = sorter.blocks()
+        next(blocks)
+        assert sum(buffer() is not None for buffer in buffers) == 1
 
 
 def test_too_little_memory_is_refused(tmp_path: Path) -> None:

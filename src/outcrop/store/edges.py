@@ -6,6 +6,7 @@ so the result is the same, byte for byte, whatever the memory.
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -63,9 +64,10 @@ class Block:
     count: int
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Run:
-    file: File
+    """A file, closed: there may be more runs than a process may have files open."""
+
     path: Path
     records: int
 
@@ -93,7 +95,8 @@ class EdgeSorter:
         self._filling, self._sorting, self._spare = (self._buffer() for _ in range(3))
         self._filled = 0
         self._runs: list[_Run] = []
-        self._run_count = 0
+        self._paths: list[Path] = []
+        """Of every run that was begun."""
         self._pool = ThreadPoolExecutor(1)
         self._spilling: Future[None] | None = None
 
@@ -127,25 +130,27 @@ class EdgeSorter:
         if spilling is not None:
             spilling.result()
 
-    def _sort(self, records: Bytes, count: int) -> tuple[Bytes, Bytes, int]:
-        """Sorts; returns where the result is, the other buffer, and how many are left."""
+    def _sort(self, records: Bytes, count: int) -> tuple[Bytes, int]:
+        """Sorts; returns where the result is and how many are left. The other buffer is spare."""
         layout = self.layout
         left, swapped = _core.sort_edges(
             records, count, self._spare, layout.by_source, layout.wide, layout.numbered
         )
-        return (self._spare, records, left) if swapped else (records, self._spare, left)
+        if swapped:
+            records, self._spare = self._spare, records
+        return records, left
 
     def _sort_and_spill(self, count: int) -> None:
-        self._sorting, self._spare, count = self._sort(self._sorting, count)
-        run = self._new_run(count)
-        run.file.write(0, self._sorting[: count * self.layout.bytes])
-        self._runs.append(run)
+        self._sorting, count = self._sort(self._sorting, count)
+        path = self._new_path()
+        with self._disk.create(path, count * self.layout.bytes) as file:
+            file.write(0, self._sorting[: count * self.layout.bytes])
+        self._runs.append(_Run(path, count))
 
-    def _new_run(self, records: int) -> _Run:
-        path = self._scratch / f"run-{self._run_count:06d}"
-        self._run_count += 1
-        file = self._disk.create(path, records * self.layout.bytes)
-        return _Run(file, path, records)
+    def _new_path(self) -> Path:
+        path = self._scratch / f"run-{len(self._paths):06d}"
+        self._paths.append(path)
+        return path
 
     def blocks(self, memory: int | None = None) -> Iterator[Block]:
         """All records in order. `memory`: for merging, where it is to be less than for sorting."""
@@ -166,7 +171,7 @@ class EdgeSorter:
         self._remove_runs()
 
     def _blocks_in_memory(self) -> Iterator[Block]:
-        records, _, count = self._sort(self._filling, self._filled)
+        records, count = self._sort(self._filling, self._filled)
         self._filling = self._sorting = self._spare = np.empty(0, np.uint8)
         size = self.layout.bytes
         step = _BLOCK_BYTES // size
@@ -175,25 +180,32 @@ class EdgeSorter:
 
     @property
     def _fan_in(self) -> int:
-        return max(2, (self._memory - 4 * _BLOCK_BYTES) // (2 * _LEAST_WINDOW_BYTES))
+        by_memory = (self._memory - 4 * _BLOCK_BYTES) // (2 * _LEAST_WINDOW_BYTES)
+        # An open run takes two descriptors; half of all are left to the rest of the process.
+        by_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
+        return max(2, min(by_memory, by_files))
 
     def _merge_to_run(self, runs: list[_Run]) -> _Run:
-        result = self._new_run(sum(run.records for run in runs))
+        path = self._new_path()
         size = self.layout.bytes
         written = 0
-        for block in self._merge(runs):
-            result.file.write(written * size, block.records[: block.count * size])
-            written += block.count
-        result.records = written
-        _remove(runs)
-        return result
+        with self._disk.create(path, sum(run.records for run in runs) * size) as file:
+            for block in self._merge(runs):
+                file.write(written * size, block.records[: block.count * size])
+                written += block.count
+        for run in runs:
+            run.path.unlink()
+        return _Run(path, written)
 
     def _merge(self, runs: list[_Run]) -> Iterator[Block]:
         layout = self.layout
         room = (self._memory - 4 * _BLOCK_BYTES) // (2 * len(runs))
         window = max(_LEAST_WINDOW_BYTES, min(_MOST_WINDOW_BYTES, room))
         merger = _core.Merger(len(runs), layout.by_source, layout.wide, layout.numbered)
-        readers = [_RunReader(run, window // layout.bytes, layout.bytes) for run in runs]
+        readers = [
+            _RunReader(self._disk.open(run.path), run.records, window // layout.bytes, layout.bytes)
+            for run in runs
+        ]
         blocks = [aligned_empty(_BLOCK_BYTES) for _ in range(2)]
         while True:
             for index, reader in enumerate(readers):
@@ -207,8 +219,9 @@ class EdgeSorter:
                 return
 
     def _remove_runs(self) -> None:
-        runs, self._runs = self._runs, []
-        _remove(runs)
+        self._runs = []
+        for path in self._paths:
+            path.unlink(missing_ok=True)  # merged into another run, or never created
 
     def close(self) -> None:
         """Frees memory and spilled runs."""
@@ -231,8 +244,9 @@ class EdgeSorter:
 class _RunReader:
     """Reads a run window by window, one ahead."""
 
-    def __init__(self, run: _Run, window_records: int, record_bytes: int) -> None:
-        self._run = run
+    def __init__(self, file: File, records: int, window_records: int, record_bytes: int) -> None:
+        self._file = file
+        self._records = records
         self._window = window_records
         self._size = record_bytes
         self._buffers = [aligned_empty(window_records * record_bytes) for _ in range(2)]
@@ -241,13 +255,13 @@ class _RunReader:
         self._ahead = self._send()
 
     def _send(self) -> tuple[Pending, Bytes, int] | None:
-        count = min(self._window, self._run.records - self._next)
+        count = min(self._window, self._records - self._next)
         if count <= 0:
             return None
         self._buffers.reverse()
         target = self._buffers[0][: count * self._size]
         offset = self._next * self._size
-        pending = self._run.file.start_read_extents([offset], [len(target)], target)
+        pending = self._file.start_read_extents([offset], [len(target)], target)
         self._next += count
         return pending, target, count
 
@@ -261,9 +275,3 @@ class _RunReader:
         self._ahead = self._send()
         self.ended = self._ahead is None
         return window, count, self.ended
-
-
-def _remove(runs: list[_Run]) -> None:
-    for run in runs:
-        run.file.close()
-        run.path.unlink()
