@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from outcrop.ingest.source import IngestOptions
 from outcrop.ingest.synthetic import SynthOptions, synthesise
 from outcrop.options import DiskOptions
 from outcrop.store.build import StoreBuilder
+from outcrop.store.edges import Block, RecordLayout
 from tests.graphs import random_graph, save_npz
 
 DIMENSIONS = [1, 7, 32, 100, 127, 128, 129, 768, 1025]
@@ -69,6 +72,19 @@ def test_disk_options_reach_the_engine(tmp_path: Path) -> None:
     with outcrop.open(tmp_path / "s", DiskOptions(engine="pool", workers=3)) as store:
         store.features.gather([3])
         assert store.disk.engine == "pool"
+
+
+def test_a_failed_write_of_the_topology_leaves_no_file_open(tmp_path: Path) -> None:
+    def fail() -> Iterator[Block]:
+        raise RuntimeError("no more")
+        yield
+
+    layout = RecordLayout(wide=False, numbered=True)
+    with Disk() as disk, StoreBuilder(tmp_path / "s", disk) as builder:
+        with pytest.raises(RuntimeError) as caught:
+            builder.write_topology(fail(), 10, layout, 5)
+        opened = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.exists()]
+    assert caught.value and not [path for path in opened if path.endswith(".npy")]
 
 
 def test_opening_takes_milliseconds_however_large_the_store(tmp_path: Path) -> None:

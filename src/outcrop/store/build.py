@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -76,10 +77,12 @@ class StoreBuilder:
         with (
             self._writer("indptr", np.int64, rows=num_nodes + 1) as indptr_writer,
             self._writer("indices", index, rows=num_edges) as indices_writer,
+            (
+                self._writer("edge_ids", np.int64, rows=num_edges)
+                if layout.numbered
+                else nullcontext()
+            ) as numbers_writer,
         ):
-            numbers_writer = (
-                self._writer("edge_ids", np.int64, rows=num_edges) if layout.numbered else None
-            )
             indices = np.empty(0, index)
             numbers = np.empty(0, np.int64)
             for block in blocks:
