@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import outcrop
-from outcrop.errors import LockedError, OptionError
+from outcrop.errors import LockedError, OptionError, StoreError
 from outcrop.ingest.synthetic import SynthOptions, synthesise
 from outcrop.store.derived import find_garbage, remove
 from outcrop.store.store import GraphStore
@@ -124,13 +124,46 @@ def test_gc_removes_what_nobody_uses_and_nothing_else(store: GraphStore, tmp_pat
     used.close()
 
 
-def test_gc_finds_what_a_killed_import_left(store: GraphStore) -> None:
-    leftover = store.path.parent / f".{store.path.name}.building"
-    leftover.mkdir()
-    (leftover / ".lock").touch()
-    [found] = find_garbage(store.path)
-    assert found.path == leftover.absolute() and "import" in found.why
-    assert remove(found) and not leftover.exists()
+def leave(path: Path) -> Path:
+    """What a killed maker leaves."""
+    path.mkdir()
+    (path / ".lock").touch()
+    (path / "half").touch()
+    return path
+
+
+@pytest.mark.parametrize("name", [".s.building", ".s.building.removed-0123abcd"])
+def test_gc_removes_what_a_killed_import_left_where_there_is_no_store(
+    tmp_path: Path, name: str
+) -> None:
+    left = leave(tmp_path / name)
+    leave(tmp_path / ".other.building")
+    [found] = find_garbage(tmp_path / "s")
+    assert found.path == left and "import" in found.why
+    assert remove(found)
+    assert os.listdir(tmp_path) == [".other.building"]
+    with pytest.raises(StoreError, match="not an Outcrop store"):
+        list(find_garbage(tmp_path / "s"))
+
+
+def test_gc_knows_a_store_by_the_name_of_the_current_folder(
+    store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = leave(store.path.parent / f".{store.path.name}.building")
+    monkeypatch.chdir(store.path)
+    [found] = find_garbage(Path("."))
+    assert found.path == left
+
+
+def test_an_interrupted_removal_does_not_stop_the_next_one(store: GraphStore) -> None:
+    layout = store.derived.get_or_build("cache", {}, write("x"))  # type: ignore[arg-type]
+    layout.close()
+    for name in (f"{layout.path.name}.removed", f"{layout.path.name}.removed-0123abcd"):
+        shutil.copytree(layout.path, layout.path.with_name(name))
+    assert len(list(find_garbage(store.path))) == 2
+    garbage = sorted(find_garbage(store.path, everything=True), key=lambda item: item.path)
+    assert [remove(item) for item in garbage] == [True] * 3
+    assert names(store) == []
 
 
 def test_a_damaged_record_is_garbage(store: GraphStore) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from outcrop.store.locks import DirectoryLock, write_synced
 from outcrop.store.workdir import WorkDirectory, leftovers
 
 _RECORD = "layout.json"
-_REMOVED_SUFFIX = ".removed"
+_REMOVED = re.compile(r"\.removed(-[0-9a-f]+)?$")
 
 
 class Layout:
@@ -120,9 +122,10 @@ def find_garbage(store: Path, *, everything: bool = False) -> Iterator[Garbage]:
 
     With `everything`, also good layouts that nobody holds now; they can be made again.
     """
-    for path in leftovers(store.absolute().parent):
-        if path.name == f".{store.name}.building":
-            yield Garbage(path, "left by an interrupted import", _tree_bytes(path))
+    imports = list(_left_by_imports(store.absolute()))
+    yield from imports
+    if imports and not store.exists():
+        return  # the first import of this name was interrupted
     content = read_manifest(store).content
     root = store / DERIVED
     if not root.is_dir():
@@ -130,12 +133,19 @@ def find_garbage(store: Path, *, everything: bool = False) -> Iterator[Garbage]:
     for path in leftovers(root):
         yield Garbage(path, "left by an interrupted preparation", _tree_bytes(path))
     for path in sorted(root.iterdir()):
-        if path.name.endswith(_REMOVED_SUFFIX):
+        if _REMOVED.search(path.name):
             yield Garbage(path, "removal was interrupted", _tree_bytes(path))
         elif (path / LOCK).exists() and not path.name.startswith("."):
             why = _why_useless(path, content) or ("can be made again" if everything else None)
             if why and not _in_use(path):
                 yield Garbage(path, why, _tree_bytes(path))
+
+
+def _left_by_imports(store: Path) -> Iterator[Garbage]:
+    interrupted = {*leftovers(store.parent), *store.parent.glob(".*.building.removed*")}
+    for path in sorted(interrupted):
+        if _REMOVED.sub("", path.name) == f".{store.name}.building":
+            yield Garbage(path, "left by an interrupted import", _tree_bytes(path))
 
 
 def _why_useless(path: Path, content: str) -> str | None:
@@ -163,8 +173,9 @@ def remove(garbage: Garbage) -> bool:
         lock = DirectoryLock(path, shared=False) if (path / LOCK).exists() else None
     except (LockedError, FileNotFoundError):
         return False
-    # Renamed first: a reader that comes now finds nothing rather than half of it.
-    aside = path.with_name(path.name.removesuffix(_REMOVED_SUFFIX) + _REMOVED_SUFFIX)
+    # Renamed first: a reader that comes now finds nothing rather than half of it. To a name of its
+    # own: what was interrupted here before may still stand aside.
+    aside = path.with_name(f"{_REMOVED.sub('', path.name)}.removed-{secrets.token_hex(4)}")
     os.rename(path, aside)
     if lock is not None:
         lock.release()
