@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -15,7 +16,9 @@ import outcrop
 from outcrop.errors import LockedError, OptionError, StoreError
 from outcrop.ingest.synthetic import SynthOptions, synthesise
 from outcrop.store.derived import find_garbage, remove
+from outcrop.store.locks import DirectoryLock
 from outcrop.store.store import GraphStore
+from outcrop.store.workdir import WorkDirectory
 
 
 @pytest.fixture
@@ -172,3 +175,24 @@ def test_a_damaged_record_is_garbage(store: GraphStore) -> None:
     layout.close()
     [found] = find_garbage(store.path)
     assert "damaged" in found.why
+
+
+def hold_for_a_moment(path: Path) -> threading.Timer:
+    """What gc does to whatever it looks at, if slowly."""
+    timer = threading.Timer(0.03, DirectoryLock(path, shared=False).release)
+    timer.start()
+    return timer
+
+
+def test_readers_and_makers_wait_for_gc_to_look(
+    store: GraphStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outcrop.store.locks._PATIENCE_SECONDS", 5)  # a machine may be busy
+    layout = store.derived.get_or_build("cache", {}, write("x"))  # type: ignore[arg-type]
+    layout.close()
+    looking = hold_for_a_moment(layout.path)
+    assert store.derived.find("cache", {}) is not None
+    looking.join()
+    looking = hold_for_a_moment(leave(tmp_path / ".made.building"))
+    WorkDirectory(tmp_path / "made").abandon()
+    looking.join()

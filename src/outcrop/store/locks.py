@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
 
 from outcrop.errors import LockedError
 from outcrop.store.format import LOCK
+
+# gc locks what it looks at for microseconds; a busy machine may keep it from letting go.
+_PATIENCE_SECONDS = 0.1
 
 
 class DirectoryLock:
@@ -18,13 +22,19 @@ class DirectoryLock:
     """
 
     def __init__(self, directory: Path, *, shared: bool) -> None:
-        """LockedError where someone else holds it; FileNotFoundError where it is gone."""
+        """FileNotFoundError where it is gone; LockedError where someone else holds it.
+
+        Writers hold a directory that has readers only for moments: a reader waits for them.
+        """
         self._fd: int | None = None
         path = directory / LOCK
         flags = os.O_RDONLY | os.O_CLOEXEC if shared else os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         self._fd = os.open(path, flags, 0o666)
         try:
-            fcntl.flock(self._fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            if shared:
+                fcntl.flock(self._fd, fcntl.LOCK_SH)
+            else:
+                _lock_exclusively(self._fd)
             if not os.path.samestat(os.fstat(self._fd), os.stat(path)):
                 raise FileNotFoundError(path)
         except BlockingIOError:
@@ -41,6 +51,18 @@ class DirectoryLock:
 
     def __del__(self) -> None:
         self.release()
+
+
+def _lock_exclusively(fd: int) -> None:
+    """BlockingIOError where it is held for longer than it takes to see whether it is in use."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        try:
+            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_PATIENCE_SECONDS / 50)
 
 
 def sync_directory(path: Path) -> None:
