@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import numpy as np
 import pytest
 import xxhash
 
-from outcrop.disk import Disk
-from outcrop.errors import StoreError
-from outcrop.store.arrays import ArrayWriter, adopt_array, map_array, read_blocks
+from outcrop.disk import Disk, File
+from outcrop.errors import StoreError, WriteError
+from outcrop.store.arrays import Appender, ArrayWriter, adopt_array, map_array, read_blocks
 from outcrop.store.format import PIECE_BYTES
 
 
@@ -47,6 +48,29 @@ def test_each_piece_has_its_own_checksum(tmp_path: Path, disk: Disk) -> None:
     with disk.open(tmp_path / "a.npy") as file:
         blocks = b"".join(block.tobytes() for block in read_blocks(file, 5, len(data) - 5))
     assert blocks == data[5:-5]
+
+
+def test_a_disk_with_just_enough_room_is_enough(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room, reserve = 7 << 20, File.reserve
+
+    def reserve_on_a_small_disk(self: File, size: int) -> None:
+        if size > room:
+            raise WriteError(errno.ENOSPC, "No space left on device", self.path, 0, size)
+        reserve(self, size)
+
+    monkeypatch.setattr(File, "reserve", reserve_on_a_small_disk)
+    data = np.random.default_rng(0).integers(0, 256, room, dtype=np.uint8)
+    appender = Appender(disk, tmp_path / "f")
+    appender.append(data)
+    appender.finish()
+    appender.close()
+    assert (tmp_path / "f").read_bytes() == data.tobytes()
+    appender = Appender(disk, tmp_path / "g")
+    with pytest.raises(WriteError, match="No space left"):
+        appender.append(np.zeros(room + (1 << 20), np.uint8))
+    appender.close()
 
 
 def test_a_file_is_adopted_where_it_is(tmp_path: Path, disk: Disk) -> None:

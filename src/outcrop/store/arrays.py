@@ -14,7 +14,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from outcrop.disk import Disk, File, Pending, aligned_empty
-from outcrop.errors import StoreError
+from outcrop.errors import StoreError, WriteError
 from outcrop.store.format import HEADER_BYTES, PIECE_BYTES, ArrayEntry, npy_header, read_npy_header
 
 # Appends below 256 KiB cost a request each; 1 MiB is where the drive's sequential speed begins.
@@ -88,14 +88,21 @@ class Appender:
         """Sends the current buffer, and waits for the other one, which is used next."""
         start = self.bytes - self._filled
         if self.bytes > self._reserved:
-            ahead = min(max(self.bytes, _LEAST_RESERVE_BYTES), _MOST_RESERVE_BYTES)
-            self._reserved = self.bytes + ahead
-            self.file.reserve(self._reserved)
+            self._reserve()
         full = self._buffers[self._current][: self._filled]
         self._pending[self._current] = self.file.start_write_extents([start], [len(full)], full)
         self._filled = 0
         self._current ^= 1
         self._wait(self._current)
+
+    def _reserve(self) -> None:
+        ahead = min(max(self.bytes, _LEAST_RESERVE_BYTES), _MOST_RESERVE_BYTES)
+        try:
+            self.file.reserve(self.bytes + ahead)
+            self._reserved = self.bytes + ahead
+        except WriteError:  # what lies ahead may never be needed
+            self.file.reserve(self.bytes)
+            self._reserved = self.bytes
 
     def _wait(self, buffer: int) -> None:
         pending, self._pending[buffer] = self._pending[buffer], None
