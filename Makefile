@@ -27,7 +27,7 @@ $(INSTALLED): $(SOURCES) | liburing
 	@touch $@
 
 demo: $(INSTALLED)
-	@$(BIN)/python scripts/demo.py
+	@mkdir -p build && $(BIN)/outcrop demo build
 
 test: lint cpp-test python-test
 

@@ -11,7 +11,8 @@ namespace outcrop::bindings {
 
 namespace nb = nanobind;
 
-// One-dimensional contiguous arrays in memory; const ones are inputs and are never converted.
+// One-dimensional contiguous arrays in memory; const ones are inputs. nanobind would convert them
+// (and cut 64 bits to 32) where .noconvert() does not forbid it.
 template <typename T>
 using Array1 = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 // Any contiguous array, taken as bytes.
@@ -36,5 +37,7 @@ void BindDisk(nb::module_& m);
 void BindIngest(nb::module_& m);
 void BindSynth(nb::module_& m);
 void BindGather(nb::module_& m);
+void BindSample(nb::module_& m);
+void BindBudget(nb::module_& m);
 
 }  // namespace outcrop::bindings

@@ -1,6 +1,8 @@
 // C++ exceptions -> outcrop.errors.
 #include "bindings/bindings.h"
 #include "disk/error.h"
+#include "parallel/pool.h"
+#include "sample/frontier.h"
 
 namespace outcrop::bindings {
 namespace {
@@ -19,13 +21,22 @@ void SetDiskError(const disk::IoError& error) {
   PyErr_SetObject(type.ptr(), made.ptr());
 }
 
+void SetCancelled(const std::exception& error) {
+  nb::object type = nb::module_::import_("outcrop.errors").attr("CancelledError");
+  PyErr_SetString(type.ptr(), error.what());
+}
+
 void Translate(const std::exception_ptr& pointer, void*) {
   try {
     std::rethrow_exception(pointer);
   } catch (const disk::IoError& error) {
     SetDiskError(error);
   } catch (const disk::Cancelled& error) {
-    nb::object type = nb::module_::import_("outcrop.errors").attr("CancelledError");
+    SetCancelled(error);
+  } catch (const parallel::Cancelled& error) {
+    SetCancelled(error);
+  } catch (const sample::BadTopology& error) {
+    nb::object type = nb::module_::import_("outcrop.errors").attr("CorruptError");
     PyErr_SetString(type.ptr(), error.what());
   }
 }

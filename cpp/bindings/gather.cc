@@ -1,6 +1,7 @@
-// Gather: decoding rows.
+// Gather: rows from memory, and decoding.
 #include "bindings/bindings.h"
 #include "gather/decode.h"
+#include "gather/rows.h"
 
 namespace outcrop::bindings {
 namespace {
@@ -16,6 +17,32 @@ void DecodeInt8(Array1<const uint8_t> rows, Floats out) {
                      FloatSpan(out));
 }
 
+// Rows of an array, gathered by threads of its own. The array is held by the Python object.
+class RowGatherer {
+ public:
+  RowGatherer(ConstBytes rows, size_t row_bytes, size_t dim, gather::Encoding encoding,
+              uint32_t threads)
+      : array_(rows), pool_(threads) {
+    Require(row_bytes > 0, "rows need at least one byte each");
+    rows_ = {static_cast<const std::byte*>(rows.data()), row_bytes, dim, encoding};
+    num_rows_ = static_cast<int64_t>(rows.nbytes() / row_bytes);
+  }
+
+  void Gather(Array1<const int64_t> ids, Floats out) {
+    Require(out.shape(0) == ids.size() && out.shape(1) == rows_.dim, "out must be [ids, dim]");
+    for (int64_t id : Span(ids)) Require(id >= 0 && id < num_rows_, "a row id beyond the array");
+    gather::GatherRows(rows_, Span(ids), pool_, FloatSpan(out));
+  }
+
+  void Cancel() { pool_.Cancel(); }
+
+ private:
+  ConstBytes array_;
+  gather::RowArray rows_;
+  int64_t num_rows_ = 0;
+  parallel::Pool pool_;
+};
+
 }  // namespace
 
 void BindGather(nb::module_& m) {
@@ -25,15 +52,28 @@ void BindGather(nb::module_& m) {
         Require(rows.size() == out.size(), "rows and out must be of one size");
         gather::DecodeFloat16(Span(rows), FloatSpan(out));
       },
-      nb::arg("rows"), nb::arg("out"), Unlocked());
+      nb::arg("rows").noconvert(), nb::arg("out").noconvert(), Unlocked());
   m.def(
       "decode_bfloat16",
       [](Array1<const uint16_t> rows, Floats out) {
         Require(rows.size() == out.size(), "rows and out must be of one size");
         gather::DecodeBfloat16(Span(rows), FloatSpan(out));
       },
-      nb::arg("rows"), nb::arg("out"), Unlocked());
-  m.def("decode_int8", &DecodeInt8, nb::arg("rows"), nb::arg("out"), Unlocked());
+      nb::arg("rows").noconvert(), nb::arg("out").noconvert(), Unlocked());
+  m.def("decode_int8", &DecodeInt8, nb::arg("rows").noconvert(), nb::arg("out").noconvert(),
+        Unlocked());
+  nb::enum_<gather::Encoding>(m, "Encoding")
+      .value("FLOAT32", gather::Encoding::kFloat32)
+      .value("FLOAT16", gather::Encoding::kFloat16)
+      .value("BFLOAT16", gather::Encoding::kBfloat16)
+      .value("INT8", gather::Encoding::kInt8);
+  nb::class_<RowGatherer>(m, "RowGatherer")
+      .def(nb::init<ConstBytes, size_t, size_t, gather::Encoding, uint32_t>(),
+           nb::arg("rows").noconvert(), nb::kw_only(), nb::arg("row_bytes"), nb::arg("dim"),
+           nb::arg("encoding"), nb::arg("threads"))
+      .def("gather", &RowGatherer::Gather, nb::arg("ids").noconvert(), nb::arg("out").noconvert(),
+           Unlocked())
+      .def("cancel", &RowGatherer::Cancel);
 }
 
 }  // namespace outcrop::bindings

@@ -1,10 +1,12 @@
 #include "bindings/bindings.h"
 
 NB_MODULE(_core, m) {
-  m.doc() = "Outcrop's core: disk, ingest and gather, as C++ does them.";
+  m.doc() = "Outcrop's core: what touches each row or edge.";
   outcrop::bindings::BindErrors(m);
   outcrop::bindings::BindDisk(m);
   outcrop::bindings::BindIngest(m);
   outcrop::bindings::BindSynth(m);
   outcrop::bindings::BindGather(m);
+  outcrop::bindings::BindSample(m);
+  outcrop::bindings::BindBudget(m);
 }

@@ -115,7 +115,7 @@ void RandomLabels(uint64_t classes, uint64_t seed, uint64_t first, std::span<int
 }
 
 void RandomOrder(uint64_t num_nodes, uint64_t seed, uint64_t first, std::span<int64_t> out) {
-  const random::Permutation order(num_nodes, seed, Purpose::kSplit);
+  const random::Permutation<> order(num_nodes, seed, Purpose::kSplit);
   for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<int64_t>(order(first + i));
 }
 

@@ -29,7 +29,7 @@ class RmatGraph {
   const int levels_;
   std::array<uint32_t, 3> thresholds_;  // of a, a + b, a + b + c, in 1/65536
   const uint64_t seed_;
-  const random::Permutation relabel_;
+  const random::Permutation<> relabel_;
 };
 
 // Communities: with probability `homophily` both ends of an edge are in one community, else the
@@ -53,7 +53,7 @@ class CommunityGraph {
   const uint64_t num_nodes_, communities_, classes_;
   const uint64_t threshold_;  // of homophily, in 1/2^32
   const uint64_t seed_;
-  const random::Permutation relabel_;  // rank -> node
+  const random::Permutation<> relabel_;  // rank -> node
 };
 
 // Uniformly random labels.

@@ -10,8 +10,12 @@
 namespace outcrop::random {
 
 // A keyed Feistel network over the next power of two, walked until it lands inside [0, size):
-// fewer than two steps on average. Thread-safe: constant after construction.
+// fewer than two steps on average. Six rounds do for large sizes; where a few items must come in
+// every order equally often, it takes more. Thread-safe: constant after construction.
+template <uint32_t kRounds = 6>
 class Permutation {
+  static_assert(kRounds % 2 == 0);
+
  public:
   Permutation(uint64_t size, uint64_t seed, Purpose purpose) : size_(size) {
     const int bits = size > 1 ? static_cast<int>(std::bit_width(size - 1)) : 1;
@@ -39,8 +43,6 @@ class Permutation {
   }
 
  private:
-  static constexpr uint32_t kRounds = 6;
-
   static uint64_t Mix(uint64_t value, uint64_t key) {
     value = (value + key) * 0x9E3779B97F4A7C15;
     value ^= value >> 32;

@@ -21,6 +21,8 @@ enum class Purpose : uint32_t {
   kRelabel = 6,
   kSplit = 7,
   kExpand = 8,
+  kSeedOrder = 9,
+  kHop = 10,
 };
 
 // 128 random bits for a 64-bit key and a 128-bit counter.

@@ -36,7 +36,7 @@ TEST_CASE("numbers below a bound are below it and even") {
 
 TEST_CASE("a permutation hits everything once, and its inverse leads back") {
   for (uint64_t size : {1, 2, 3, 7, 64, 1000, 65537}) {
-    const Permutation permutation(size, 9, Purpose::kRelabel);
+    const Permutation<> permutation(size, 9, Purpose::kRelabel);
     std::vector<bool> hit(size, false);
     for (uint64_t item = 0; item < size; ++item) {
       const uint64_t image = permutation(item);

@@ -5,12 +5,15 @@ from __future__ import annotations
 import typer
 
 from outcrop._version import __version__
+from outcrop.cli.demo import demo
 from outcrop.cli.doctor import doctor
 from outcrop.cli.gc import gc
 from outcrop.cli.import_ import import_app
+from outcrop.cli.infer import infer
 from outcrop.cli.info import info
 from outcrop.cli.output import guarded
 from outcrop.cli.synth import synth
+from outcrop.cli.train import train
 from outcrop.cli.verify import verify
 
 app = typer.Typer(
@@ -39,7 +42,7 @@ def _outcrop(
 
 
 app.add_typer(import_app)
-for command in (synth, info, verify, gc, doctor):
+for command in (synth, info, train, infer, verify, gc, doctor, demo):
     app.command()(guarded(command))
 
 

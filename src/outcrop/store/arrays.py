@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections import deque
 from collections.abc import Iterator
@@ -244,10 +245,29 @@ def adopt_array(disk: Disk, path: Path) -> ArrayEntry:
     )
 
 
-def map_array(root: Path, entry: ArrayEntry) -> NDArray[Any]:
-    """The array as a read-only memory map. `root / entry.file` is the file, adopted or not."""
+def map_array(
+    root: Path, entry: ArrayEntry, *, random_access: bool = False, private: bool = False
+) -> NDArray[Any]:
+    """The array as a read-only memory map. `root / entry.file` is the file, adopted or not.
+
+    `random_access`: no readahead, since it would read pages that nobody wants.
+    `private`: writable, but what is written stays in memory.
+    """
     if 0 in entry.shape:
         return np.empty(entry.shape, dtype=entry.dtype)
-    return np.memmap(
-        root / entry.file, entry.dtype, "r", offset=entry.data_offset, shape=entry.shape
-    )
+    with (root / entry.file).open("rb") as file:
+        access = mmap.ACCESS_COPY if private else mmap.ACCESS_READ
+        memory = mmap.mmap(file.fileno(), 0, access=access)
+    if random_access:
+        memory.madvise(mmap.MADV_RANDOM)
+    count = int(np.prod(entry.shape, dtype=np.int64))
+    flat = np.frombuffer(memory, entry.dtype, count, entry.data_offset)
+    return flat.reshape(entry.shape)
+
+
+def load_array(disk: Disk, root: Path, entry: ArrayEntry) -> NDArray[Any]:
+    """The array in memory of its own, read around the page cache."""
+    out = aligned_empty(entry.shape, entry.dtype)
+    with disk.open(root / entry.file) as file:
+        file.read_extents([entry.data_offset], [out.nbytes], out)
+    return out

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.disk import Disk, File, Ints, Pending
+from outcrop.disk import Disk, File, Ints, Pending, aligned_empty
 from outcrop.errors import CorruptError, OptionError, StoreError
 from outcrop.options import DiskOptions
-from outcrop.store.arrays import map_array
+from outcrop.store.arrays import load_array, map_array, read_blocks
 from outcrop.store.derived import DerivedLayouts
 from outcrop.store.format import SPLITS, ArrayEntry, Manifest, RowEncoding, read_manifest
 
@@ -78,9 +78,27 @@ class GraphStore:
             raise StoreError(f"{self.path}: has no {name}")
         return entry
 
-    def array(self, name: str) -> NDArray[Any]:
-        """An array as a read-only memory map: indptr, indices, labels, train ..."""
-        return map_array(self.path, self._entry(name))
+    def array(
+        self, name: str, *, random_access: bool = False, private: bool = False
+    ) -> NDArray[Any]:
+        """An array as a memory map: indptr, indices, labels, train ...
+
+        Without readahead for `random_access`; read-only, unless changes may be `private`.
+        """
+        entry = self._entry(name)
+        return map_array(self.path, entry, random_access=random_access, private=private)
+
+    def load(self, name: str) -> NDArray[Any]:
+        """An array in memory of its own."""
+        return load_array(self.disk, self.path, self._entry(name))
+
+    def array_bytes(self, name: str) -> int:
+        """What an array takes in memory."""
+        entry = self._entry(name)
+        return entry.file_bytes - entry.data_offset
+
+    def has(self, name: str) -> bool:
+        return name in self.manifest.arrays
 
     @cached_property
     def indptr(self) -> NDArray[np.int64]:
@@ -96,18 +114,40 @@ class GraphStore:
         """One per node; -1: none."""
         return self.array("labels")
 
+    @property
+    def label_dtype(self) -> np.dtype[Any]:
+        """The smallest integers that hold every label."""
+        return np.min_scalar_type(-max(self.num_classes, 1))
+
+    def load_labels(self) -> NDArray[np.integer]:
+        """Labels in memory, as `label_dtype`."""
+        entry = self._entry("labels")
+        labels = aligned_empty(self.num_nodes, self.label_dtype)
+        with self.disk.open(self.file("labels")) as file:
+            done = 0
+            for block in read_blocks(file, entry.data_offset, entry.file_bytes):
+                chunk = block.view(np.int64)
+                labels[done : done + len(chunk)] = chunk
+                done += len(chunk)
+        return labels
+
     def split(self, name: str) -> NDArray[np.int64]:
         """Node ids of "train", "val" or "test"."""
         if name not in SPLITS:
             raise OptionError(f"a split is one of {', '.join(SPLITS)} (got {name!r})")
         return self.array(name)
 
-    @cached_property
-    def features(self) -> FeatureRows:
+    @property
+    def encoding(self) -> RowEncoding:
+        """How feature rows are stored."""
         if self.manifest.features is None:
             raise StoreError(f"{self.path}: has no features")
-        return FeatureRows(self.disk, self.file("features"), self._entry("features"),
-                           self.manifest.features)  # fmt: skip
+        return self.manifest.features
+
+    @cached_property
+    def features(self) -> FeatureRows:
+        encoding = self.encoding
+        return FeatureRows(self.disk, self.file("features"), self._entry("features"), encoding)
 
     @cached_property
     def derived(self) -> DerivedLayouts:
@@ -169,10 +209,15 @@ def decode(stored: NDArray[np.uint8], encoding: RowEncoding) -> NDArray[np.float
     if encoding.name == "float32":
         return stored.view(np.float32)
     out = np.empty((len(stored), encoding.dim), dtype=np.float32)
+    decode_into(stored, encoding, out)
+    return out
+
+
+def decode_into(stored: NDArray[np.uint8], encoding: RowEncoding, out: NDArray[np.float32]) -> None:
+    """Rows as they are stored, [n, row_bytes] -> out, [n, dim]. Not for float32."""
     if encoding.name == "int8":
         _core.decode_int8(stored.reshape(-1), out)
     elif encoding.name == "float16":
         _core.decode_float16(stored.reshape(-1).view(np.uint16), out)
     else:
         _core.decode_bfloat16(stored.reshape(-1).view(np.uint16), out)
-    return out

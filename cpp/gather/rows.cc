@@ -1,0 +1,51 @@
+#include "gather/rows.h"
+
+#include <cstring>
+
+#include "gather/decode.h"
+
+namespace outcrop::gather {
+namespace {
+
+constexpr size_t kGrain = 256;
+// Rows whose memory is asked for before they are copied, and how much of each: the hardware
+// follows a row by itself once it has been begun.
+constexpr size_t kAhead = 8;
+constexpr size_t kPrefetchBytes = 256;
+
+void DecodeRow(const RowArray& rows, const std::byte* stored, float* out) {
+  const std::span<float> decoded(out, rows.dim);
+  switch (rows.encoding) {
+    case Encoding::kFloat32:
+      std::memcpy(out, stored, rows.row_bytes);
+      return;
+    case Encoding::kFloat16:
+      return DecodeFloat16({reinterpret_cast<const uint16_t*>(stored), rows.dim}, decoded);
+    case Encoding::kBfloat16:
+      return DecodeBfloat16({reinterpret_cast<const uint16_t*>(stored), rows.dim}, decoded);
+    case Encoding::kInt8:
+      return DecodeInt8({stored, rows.row_bytes}, rows.dim, decoded);
+  }
+}
+
+}  // namespace
+
+void GatherRows(const RowArray& rows, std::span<const int64_t> ids, parallel::Pool& pool,
+                std::span<float> out) {
+  const auto row = [&](size_t i) {
+    return rows.data + static_cast<size_t>(ids[i]) * rows.row_bytes;
+  };
+  pool.For(ids.size(), kGrain, [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      if (i + kAhead < end) {
+        const std::byte* ahead = row(i + kAhead);
+        for (size_t at = 0; at < rows.row_bytes && at < kPrefetchBytes; at += 64) {
+          __builtin_prefetch(ahead + at);
+        }
+      }
+      DecodeRow(rows, row(i), out.data() + i * rows.dim);
+    }
+  });
+}
+
+}  // namespace outcrop::gather

@@ -1,0 +1,26 @@
+// Gather: rows of an array that can be addressed (in memory or memory-mapped) -> float32 rows.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "parallel/pool.h"
+
+namespace outcrop::gather {
+
+// How a row is stored; docs/format.md has the bytes.
+enum class Encoding { kFloat32, kFloat16, kBfloat16, kInt8 };
+
+struct RowArray {
+  const std::byte* data = nullptr;
+  size_t row_bytes = 0;
+  size_t dim = 0;
+  Encoding encoding = Encoding::kFloat32;
+};
+
+// Row ids[i], decoded -> out[i * dim ...]. REQUIRES: ids are within the array, out has room.
+void GatherRows(const RowArray& rows, std::span<const int64_t> ids, parallel::Pool& pool,
+                std::span<float> out);
+
+}  // namespace outcrop::gather

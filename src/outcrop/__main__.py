@@ -1,0 +1,5 @@
+"""python -m outcrop: the command line."""
+
+from outcrop.cli import main
+
+main()

@@ -1,0 +1,150 @@
+"""Batch: what a strategy prepares and a training loop receives, in memory of the budget's slabs."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outcrop import _core
+from outcrop.errors import BudgetError, CancelledError
+from outcrop.options import format_size
+from outcrop.sample.sampler import Subgraph
+from outcrop.sample.seeds import Task
+
+Ids = NDArray[np.int64]
+
+_POLL_SECONDS = 0.05
+# How long a batch waits for memory that only the user's own code can free.
+_GRACE_SECONDS = 1.0
+
+
+@dataclass
+class Prepared:
+    """A batch: the subgraph in PyG's terms, and memory for its rows."""
+
+    task: Task
+    n_id: Ids
+    edge_index: Ids
+    """[2, E]: sources, targets, as local ids."""
+    e_id: Ids
+    x: NDArray[np.float32] | None
+    """None where the store has no features."""
+    y: Ids | None
+    nodes_per_hop: list[int]
+    edges_per_hop: list[int]
+    roots: list[int]
+    stored: NDArray[np.uint8] | None = None
+    """[nodes, row bytes]: rows as they are stored, before they are decoded into x."""
+
+
+@dataclass(frozen=True)
+class RowShape:
+    """What a batch has for each of its nodes."""
+
+    dim: int | None
+    """Values of x; None where the store has no features."""
+    labels: bool
+    staged_bytes: int | None = None
+    """Bytes of a row as it is stored, where it is read first and decoded then."""
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    """What decides the memory of a batch."""
+
+    nodes: int
+    edges: int
+    rows: RowShape
+
+    def array_bytes(self) -> list[int]:
+        """Bytes of n_id, edge_index, e_id, x, y and stored rows."""
+        nodes, edges, rows = self.nodes, self.edges, self.rows
+        x = 4 * (rows.dim or 0) * nodes
+        y = 8 * nodes if rows.labels else 0
+        return [8 * nodes, 16 * edges, 8 * edges, x, y, (rows.staged_bytes or 0) * nodes]
+
+    def charged_bytes(self) -> int:
+        return sum(_core.SlabPool.charged_bytes(size) for size in self.array_bytes())
+
+
+class BatchMaker:
+    """Subgraphs -> batches with memory of their own. Thread-safe."""
+
+    def __init__(
+        self, pool: _core.SlabPool, rows: RowShape, labels: NDArray[np.integer] | None
+    ) -> None:
+        """`labels`: of all nodes, where `rows.labels`."""
+        self.pool = pool
+        self._rows = rows
+        self._labels = labels
+
+    def make(
+        self,
+        task: Task,
+        subgraph: Subgraph,
+        closed: Callable[[], bool],
+        awaited: Callable[[], bool],
+    ) -> Prepared:
+        """All but the rows of x; waits for memory.
+
+        Called in the order of batches, so that those before have all they need and end. BudgetError
+        where even then nothing is left: `awaited` says that the consumer waits for this very batch.
+        """
+        nodes, edges = len(subgraph.nodes), len(subgraph.sources)
+        dim, staged = self._rows.dim, self._rows.staged_bytes
+        shape = BatchShape(nodes, edges, self._rows)
+        n_id, edge_index, e_id, x, y, stored = self._take(shape, closed, awaited)
+        batch = Prepared(
+            task=task,
+            n_id=n_id.view(np.int64),
+            edge_index=edge_index.view(np.int64).reshape(2, edges),
+            e_id=e_id.view(np.int64),
+            x=None if dim is None else x.view(np.float32).reshape(nodes, dim),
+            y=None if self._labels is None else y.view(np.int64),
+            nodes_per_hop=subgraph.nodes_per_hop,
+            edges_per_hop=subgraph.edges_per_hop,
+            roots=subgraph.roots,
+            stored=None if staged is None else stored.reshape(nodes, staged),
+        )
+        batch.n_id[:] = subgraph.nodes
+        batch.e_id[:] = subgraph.edge_ids
+        _core.expand_edges(subgraph.sources, subgraph.counts, batch.edge_index)
+        if batch.y is not None and self._labels is not None:
+            batch.y[:] = self._labels[batch.n_id]
+        return batch
+
+    def _take(
+        self, shape: BatchShape, closed: Callable[[], bool], awaited: Callable[[], bool]
+    ) -> list[NDArray[np.uint8]]:
+        sizes = shape.array_bytes()
+        if shape.charged_bytes() > self.pool.limit_bytes:
+            raise BudgetError(
+                f"a batch of {shape.nodes} nodes needs {format_size(shape.charged_bytes())}, more "
+                f"than the {format_size(self.pool.limit_bytes)} that memory= leaves for all "
+                "batches; give that much more, or make batches smaller"
+            )
+        collected = 0.0
+        while not closed():
+            arrays = self.pool.take(sizes, _POLL_SECONDS)
+            if arrays is not None:
+                return arrays
+            if awaited():  # whatever is held, the user's code holds it
+                if not collected:
+                    gc.collect()
+                    collected = time.monotonic()
+                elif time.monotonic() - collected > _GRACE_SECONDS:
+                    raise BudgetError(self._refusal(shape))
+        raise CancelledError("closed while a batch waited for memory")
+
+    def _refusal(self, shape: BatchShape) -> str:
+        return (
+            f"the next batch needs {format_size(shape.charged_bytes())}, and of the "
+            f"{format_size(self.pool.limit_bytes)} that memory= leaves for batches, "
+            f"{format_size(self.pool.held_bytes)} are held by batches that are still referenced; "
+            "drop them (copy what you keep, as in batch.y.clone()), or give more memory"
+        )

@@ -1,0 +1,35 @@
+"""outcrop infer: a checkpoint -> the model's output for every node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outcrop.cli.arguments import Memory, Store
+from outcrop.cli.output import Bars, say
+from outcrop.store.store import GraphStore
+
+
+def infer(
+    store: Store,
+    checkpoint: Annotated[
+        Path, typer.Argument(help="A checkpoint of outcrop train.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option(help="The .npy file to make.", show_default=False)],
+    memory: Memory = 2_000_000_000,
+    device: Annotated[str, typer.Option(help="cpu, cuda ...")] = "cpu",
+) -> None:
+    """Compute the output of every node, layer by layer and out of core, on all neighbours.
+
+    Example: outcrop infer big.outcrop runs/1/best.safetensors --out embeddings.npy --memory 1GB
+    """
+    from outcrop.train.checkpoint import load_checkpoint
+    from outcrop.train.inference import infer as run
+    from outcrop.train.models import load_model
+
+    with GraphStore(store) as opened, Bars() as progress:
+        model = load_model(load_checkpoint(checkpoint)).to(device)
+        run(opened, model, out, memory=memory, device=device, progress=progress)
+    say(f"{out}: {opened.num_nodes:,} rows")

@@ -1,0 +1,256 @@
+"""outcrop train: a model, trained from a store."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichBars
+
+from outcrop.cli.arguments import Store
+from outcrop.cli.output import say, stderr
+from outcrop.errors import OptionError
+from outcrop.options import format_size
+from outcrop.store.locks import write_synced
+from outcrop.store.store import GraphStore
+from outcrop.train.options import TrainOptions, read_config
+
+if TYPE_CHECKING:
+    from outcrop.train.loop import EpochResult, FitResult
+    from outcrop.train.memory import MemoryUse
+
+_DEFAULT = TrainOptions()
+
+
+def _option(name: str, text: str, **more: Any) -> Any:
+    """An option that was not given leaves its value to --config and to the defaults."""
+    shown = getattr(_DEFAULT, name.strip("-").replace("-", "_"))
+    if isinstance(shown, tuple):
+        shown = ",".join(map(str, shown))
+    shown = False if shown in (None, False) else str(shown)
+    return typer.Option(name, help=text, show_default=shown, **more)
+
+
+def train(
+    store: Store,
+    model: Annotated[str | None, _option("--model", "sage, gcn, gat or gin.")] = None,
+    layers: Annotated[int | None, _option("--layers", "Layers of the model.")] = None,
+    hidden: Annotated[int | None, _option("--hidden", "Width of hidden layers.")] = None,
+    heads: Annotated[int | None, _option("--heads", "Attention heads of gat.")] = None,
+    dropout: Annotated[float | None, _option("--dropout", "Share of values dropped.")] = None,
+    sampler: Annotated[str | None, _option("--sampler", "neighbor or shadow.")] = None,
+    num_neighbors: Annotated[
+        str | None, _option("--num-neighbors", "Per hop, with commas; -1 takes all.")
+    ] = None,
+    replace: Annotated[
+        bool | None, _option("--replace", "Draw neighbours with replacement.")
+    ] = None,
+    batch_size: Annotated[int | None, _option("--batch-size", "Seeds per batch.")] = None,
+    strategy: Annotated[
+        str | None, _option("--strategy", "Who decides what is read: memory, mmap, direct.")
+    ] = None,
+    memory: Annotated[
+        str | None, _option("--memory", "Memory of the data path, e.g. 8GB.", metavar="SIZE")
+    ] = None,
+    disk: Annotated[
+        str | None, _option("--disk", "Disk space for derived data.", metavar="SIZE")
+    ] = None,
+    epochs: Annotated[int | None, _option("--epochs", "Passes over the training nodes.")] = None,
+    lr: Annotated[float | None, _option("--lr", "Learning rate of Adam.")] = None,
+    weight_decay: Annotated[float | None, _option("--weight-decay", "Of Adam.")] = None,
+    seed: Annotated[int | None, _option("--seed", "Of weights, batches and dropout.")] = None,
+    device: Annotated[str | None, _option("--device", "auto, cpu, cuda, cuda:1 ...")] = None,
+    precision: Annotated[str | None, _option("--precision", "fp32 or bf16.")] = None,
+    metric: Annotated[str | None, _option("--metric", "accuracy or roc_auc.")] = None,
+    evaluate: Annotated[
+        str | None,
+        _option("--evaluate", "On sampled neighbourhoods, on full ones (out of core), or none."),
+    ] = None,
+    evaluate_every: Annotated[
+        int | None, _option("--evaluate-every", "Epochs between evaluations.")
+    ] = None,
+    patience: Annotated[
+        int | None, _option("--patience", "End after so many evaluations without a better one.")
+    ] = None,
+    checkpoint_dir: Annotated[
+        str | None, _option("--checkpoint-dir", "Where last and best are kept.")
+    ] = None,
+    checkpoint_every: Annotated[
+        int | None, _option("--checkpoint-every", "Batches between checkpoints; 0: per epoch.")
+    ] = None,
+    resume: Annotated[
+        bool | None, _option("--resume", "Go on where --checkpoint-dir was left.")
+    ] = None,
+    deterministic: Annotated[
+        bool | None, _option("--deterministic", "The same weights for any number of threads.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="A YAML file of these options; the command line wins.", exists=True),
+    ] = None,
+    record: Annotated[
+        Path | None, typer.Option(help="Write what was counted as JSON.", show_default=False)
+    ] = None,
+    log: Annotated[
+        str | None, typer.Option(help="tensorboard: curves under runs/.", show_default=False)
+    ] = None,
+) -> None:
+    """Train a model on the store's training nodes.
+
+    Interrupted or killed, it goes on with --resume where its last checkpoint was.
+
+    Example: outcrop train big.outcrop --strategy direct --memory 2GB --epochs 5
+
+    Example: outcrop train big.outcrop --config run.yaml --checkpoint-dir runs/1 --resume
+    """
+    given = dict(locals())
+    options = _merge(config, {n: given[n] for n in TrainOptions.__dataclass_fields__})
+    if options.deterministic:
+        # MKL looks at it when it is loaded, which is now.
+        os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
+    if log not in (None, "tensorboard"):
+        raise OptionError(f"log must be tensorboard (got {log!r})")
+    with GraphStore(store) as opened, make_reporter(log) as reporter:
+        from outcrop.train.loop import fit
+
+        try:
+            result = fit(opened, options, reporter=reporter)
+        except KeyboardInterrupt:
+            raise typer.Exit(_interrupted(options)) from None
+        if record is not None:
+            write_synced(record, json.dumps(_record(opened, options, result), indent=1).encode())
+
+
+def _interrupted(options: TrainOptions) -> int:
+    kept = "nothing was kept: there is no --checkpoint-dir"
+    if options.checkpoint_dir is not None:
+        kept = f"go on with --checkpoint-dir {options.checkpoint_dir} --resume"
+    stderr.print(f"Interrupted; {kept}.", markup=False, soft_wrap=True)
+    return 130
+
+
+def _merge(config: Path | None, given: dict[str, Any]) -> TrainOptions:
+    values = {} if config is None else read_config(config)
+    values |= {name: value for name, value in given.items() if value is not None}
+    if isinstance(values.get("num_neighbors"), str):
+        values["num_neighbors"] = _numbers(values["num_neighbors"])
+    return TrainOptions.from_dict(values, str(config) if config else "options")
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise OptionError(f"num_neighbors must be like 10,10,5 (got {text!r})") from None
+
+
+def _record(store: GraphStore, options: TrainOptions, result: FitResult) -> dict[str, Any]:
+    from outcrop.train.memory import drive_read_bytes, peak_rss_bytes
+
+    return {
+        "store": {"path": str(store.path), "content": store.content},
+        "options": options.as_dict(),
+        "history": [vars(epoch) for epoch in result.history],
+        "best_epoch": result.best_epoch,
+        "val": result.val,
+        "test": result.test,
+        "stopped_early": result.stopped_early,
+        "memory": None if result.memory is None else vars(result.memory),
+        "loader": result.record.as_dict(),
+        "process": {"read_bytes": drive_read_bytes(), "peak_rss_bytes": peak_rss_bytes()},
+    }
+
+
+def make_reporter(log: str | None) -> Any:
+    """Draws on the terminal; with `log`, also writes tensorboard's files."""
+    from outcrop.train.loop import TrainReporter
+
+    class Terminal(TrainReporter):
+        """A bar for the current epoch, a line for each that is done."""
+
+        def __init__(self) -> None:
+            self._bars = RichBars(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                TextColumn("{task.completed:.0f}/{task.total:.0f}  loss {task.fields[loss]}"),
+                TextColumn("{task.fields[rate]}", style="dim"),
+                TimeRemainingColumn(compact=True),
+                console=stderr,
+                transient=True,
+            )
+            self._task = self._bars.add_task("", total=1, loss="", rate="")
+            self._writer: Any = None
+
+        def __enter__(self) -> Terminal:
+            if log is not None:
+                from torch.utils.tensorboard.writer import SummaryWriter
+
+                self._writer = SummaryWriter()
+            self._bars.start()
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self._bars.stop()
+            if self._writer is not None:
+                self._writer.close()
+
+        def begin(self, options: TrainOptions, batches: int, epoch: int) -> None:
+            self._epochs, self._batches = options.epochs, batches
+            self._reset(epoch)
+            if epoch:
+                say(f"resumed at epoch {epoch + 1} of {options.epochs}")
+
+        def _reset(self, epoch: int) -> None:
+            self._since, self._seeds = time.perf_counter(), 0
+            self._bytes: int | None = None
+            self._bars.reset(
+                self._task,
+                description=f"epoch {epoch + 1}/{self._epochs}",
+                total=self._batches,
+                loss="",
+                rate="",
+            )
+
+        def batch(self, epoch: int, batch: int, loss: float, seeds: int, bytes_read: int) -> None:
+            self._seeds += seeds
+            if self._bytes is None:
+                self._bytes = bytes_read
+            seconds = max(time.perf_counter() - self._since, 1e-9)
+            rate = f"{self._seeds / seconds:,.0f} seeds/s"
+            if bytes_read > self._bytes:
+                rate += f", {format_size(int((bytes_read - self._bytes) / seconds))}/s read"
+            self._bars.update(self._task, completed=batch, loss=f"{loss:.3f}", rate=rate)
+            if self._writer is not None:
+                self._writer.add_scalar("loss", loss, epoch * self._batches + batch)
+
+        def memory(self, use: MemoryUse) -> None:
+            say(
+                f"memory: {format_size(use.data_bytes)} data + {format_size(use.model_bytes)} "
+                f"model + {format_size(use.runtime_bytes)} runtime = "
+                f"{format_size(use.total_bytes)}"
+            )
+
+        def epoch(self, result: EpochResult) -> None:
+            parts = [f"epoch {result.epoch + 1:>3}", f"loss {result.loss:.4f}"]
+            for name in ("val", "test"):
+                value = getattr(result, name)
+                if value is not None:
+                    parts.append(f"{name} {value:.4f}")
+                    if self._writer is not None:
+                        self._writer.add_scalar(name, value, result.epoch)
+            say("  ".join([*parts, f"{result.seconds:.1f} s"]))
+            self._reset(result.epoch + 1)
+
+        def end(self, result: FitResult) -> None:
+            if result.stopped_early:
+                say("stopped early: no better validation for a while")
+            if result.best_epoch is not None:
+                test = "" if result.test is None else f", test {result.test:.4f}"
+                say(f"best: epoch {result.best_epoch + 1}, val {result.val:.4f}{test}")
+
+    return Terminal()

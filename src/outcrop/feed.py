@@ -1,0 +1,221 @@
+"""Feed: a store, a sampler, a strategy and one memory number -> batches of any seeds and epoch.
+
+Loaders are a thin layer over it: they turn its batches into what PyG would give.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from outcrop.batch import BatchMaker, BatchShape, Prepared, RowShape
+from outcrop.budget import Budget
+from outcrop.errors import OptionError
+from outcrop.metrics import EpochRecord, Record
+from outcrop.sample.sampler import SAMPLING_VERSION, Sampler, Sampling
+from outcrop.sample.seeds import Ids, SeedOrder, Stream, Task
+from outcrop.store.store import GraphStore
+from outcrop.strategies import strategy_named
+from outcrop.strategies.base import Job, RunTimes
+from outcrop.strategies.mmap import mapped_topology
+
+# Batches differ in size: sizes seen on the first one are taken so many times larger.
+_MARGIN = 1.15
+# One with the user's loop, one on the way to it.
+_MIN_BATCHES = 2
+# More batches ahead than this hide nothing more.
+_MOST_AHEAD = 4
+_PROBE_THREADS = 16
+
+
+class Feed:
+    """A strategy with its memory: tasks -> batches. Any number of schedules share it."""
+
+    def __init__(
+        self,
+        store: GraphStore,
+        sampling: Sampling,
+        first: SeedOrder,
+        *,
+        strategy: str,
+        memory: str | int,
+    ) -> None:
+        """`first`: a schedule whose first batch shows how large batches are.
+
+        BudgetError where the memory is too little, with the least that would do.
+        """
+        made = strategy_named(strategy)
+        self.store = store
+        self.sampling = sampling
+        self.seed = first.seed
+        self.budget = Budget(memory)
+        rows = RowShape(
+            dim=store.encoding.dim if store.has("features") else None,
+            labels=store.has("labels"),
+            staged_bytes=_staged_bytes(store) if made.reads_stored_rows else None,
+        )
+        batch_bytes, scratch_bytes = self._probe(first, rows)
+        needs = {
+            "labels": store.num_nodes * store.label_dtype.itemsize if rows.labels else 0,
+            "seeds": 0 if isinstance(first.nodes, range) else first.nodes.nbytes,
+            "disk engine": store.disk.memory_bytes,
+            **made.needs(store, scratch_bytes),
+        }
+        self.budget.charge(needs, batch_bytes, _MIN_BATCHES)
+        self._pool = self.budget.slabs()
+        depth = min(self._pool.limit_bytes // batch_bytes - 1, _MOST_AHEAD)
+        maker = BatchMaker(self._pool, rows, store.load_labels() if rows.labels else None)
+        start = time.perf_counter()
+        self._strategy = made(Job(store, sampling, self.seed, maker, depth))
+        self.record = Record(
+            strategy=strategy,
+            memory_bytes=self.budget.total_bytes,
+            charges=dict(self.budget.charges),
+            batch_memory_bytes=self._pool.limit_bytes,
+            depth=depth,
+            prepare_seconds=time.perf_counter() - start,
+        )
+
+    def _probe(self, seeds: SeedOrder, rows: RowShape) -> tuple[int, int]:
+        """Samples the first batch -> bytes of a batch, and of the sampler that made it."""
+        topology = mapped_topology(self.store)
+        sampler = Sampler(self.sampling, topology, self.seed, _PROBE_THREADS)
+        nodes = edges = 0
+        if len(seeds):
+            subgraph = sampler.sample(seeds.task(0, 0))
+            nodes, edges = len(subgraph.nodes), len(subgraph.sources)
+        shape = BatchShape(int(nodes * _MARGIN), int(edges * _MARGIN), rows)
+        return max(shape.charged_bytes(), 1), int(sampler.memory_bytes * _MARGIN)
+
+    def batches(self, tasks: Iterable[Task], stream: Stream, epoch: int) -> Iterator[Prepared]:
+        """The batch of each task, counted in the record as (a part of) an epoch."""
+        times = RunTimes()
+        entry = EpochRecord(stream=stream.name.lower(), epoch=epoch)
+        before = self.store.disk.counters
+        start = time.perf_counter()
+        batches = self._strategy.batches(tasks, times)
+        try:
+            for batch in batches:
+                entry.count(batch)
+                yield batch
+                del batch  # not kept here while the next one is awaited
+        finally:
+            batches.close()  # type: ignore[attr-defined]
+            entry.finish(time.perf_counter() - start, times, before, self.store.disk.counters)
+            self.record.peak_batch_bytes = self._pool.peak_bytes
+            self.record.epochs.append(entry)
+
+    def close(self) -> None:
+        self._strategy.close()
+
+
+class Schedule:
+    """The epochs of some seeds, from a feed, with a position that can be saved. Not thread-safe."""
+
+    def __init__(self, feed: Feed, seeds: SeedOrder) -> None:
+        self.feed = feed
+        self.seeds = seeds
+        self._epoch, self._batch, self._calls = 0, 0, 0
+        self._loaded = False
+
+    def epoch(self, epoch: int, first_batch: int = 0) -> Iterator[Prepared]:
+        """The batches of one epoch, from one of them on; the position follows them."""
+        if epoch < 0 or not 0 <= first_batch <= len(self.seeds):
+            raise OptionError(f"no batch {first_batch} of epoch {epoch}")
+        self._epoch, self._batch, self._loaded = epoch, first_batch, False
+        tasks = self.seeds.tasks(epoch, first_batch)
+        batches = self.feed.batches(tasks, self.seeds.stream, epoch)
+        try:
+            for batch in batches:
+                self._batch += 1
+                yield batch
+                del batch
+            self._epoch, self._batch = epoch + 1, 0
+        finally:
+            batches.close()  # type: ignore[attr-defined]
+
+    def next_epoch(self) -> Iterator[Prepared]:
+        """What is left of an epoch whose position was loaded; else the epoch after the last one."""
+        if self._batch and not self._loaded:  # the last iteration was given up in the middle
+            self._epoch, self._batch = self._epoch + 1, 0
+        return self.epoch(self._epoch, self._batch)
+
+    def one(self, input_ids: Ids) -> Prepared:
+        """A batch around given input positions. Calls are numbered, so each draws afresh."""
+        task = Task(Stream.DIRECT, 0, self._calls, input_ids, self.seeds.seeds(input_ids))
+        self._calls += 1
+        (batch,) = self.feed.batches([task], Stream.DIRECT, 0)
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loop is: after so many batches of an epoch, and what they depend on."""
+        return {
+            "epoch": self._epoch,
+            "batch": self._batch,
+            "calls": self._calls,
+            "identity": self._identity(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """OptionError where the position is one of other batches than these."""
+        for name, value in self._identity().items():
+            if state["identity"].get(name) != value:
+                raise OptionError(
+                    f"the saved position is of other batches: {name} was "
+                    f"{state['identity'].get(name)!r}, and is {value!r}"
+                )
+        self._epoch, self._batch = int(state["epoch"]), int(state["batch"])
+        self._calls = int(state["calls"])
+        self._loaded = True
+
+    def _identity(self) -> dict[str, Any]:
+        """Everything that batches are a function of, as plain values."""
+        seeds, sampling = self.seeds, self.feed.sampling
+        return {
+            "store": self.feed.store.content,
+            "sampling_version": SAMPLING_VERSION,
+            "sampler": sampling.kind,
+            "num_neighbors": list(sampling.num_neighbors),
+            "replace": sampling.replace,
+            "seed": seeds.seed,
+            "stream": int(seeds.stream),
+            "num_seeds": len(seeds.nodes),
+            "batch_size": seeds.batch_size,
+            "shuffle": seeds.shuffle,
+            "drop_last": seeds.drop_last,
+        }
+
+
+def _staged_bytes(store: GraphStore) -> int | None:
+    """float32 rows are read straight into x; others are decoded from memory of their own."""
+    if not store.has("features") or store.encoding.name == "float32":
+        return None
+    return store.encoding.row_bytes
+
+
+def seed_nodes(store: GraphStore, input_nodes: Any) -> tuple[Ids | range, Stream]:
+    """ "train", "val", "test", ids, a mask or None for all -> node ids, and their stream."""
+    if input_nodes is None:
+        return range(store.num_nodes), Stream.TRAIN
+    if isinstance(input_nodes, str):
+        return np.array(store.split(input_nodes)), Stream[input_nodes.upper()]
+    nodes = np.asarray(input_nodes)
+    if nodes.ndim != 1:
+        raise OptionError(f"input_nodes must have one dimension (got {nodes.ndim})")
+    if nodes.dtype == bool:
+        if len(nodes) != store.num_nodes:
+            raise OptionError(
+                f"a mask needs an entry per node: {store.num_nodes} (got {len(nodes)})"
+            )
+        return np.flatnonzero(nodes), Stream.TRAIN
+    if nodes.size and not np.issubdtype(nodes.dtype, np.integer):
+        raise OptionError(f"input_nodes must be node ids or a mask (got {nodes.dtype})")
+    nodes = np.array(nodes, dtype=np.int64)
+    if nodes.size and not 0 <= nodes.min() <= nodes.max() < store.num_nodes:
+        raise OptionError(
+            f"input_nodes must be 0 to {store.num_nodes - 1} (got {nodes.min()} to {nodes.max()})"
+        )
+    return nodes, Stream.TRAIN

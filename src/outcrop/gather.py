@@ -1,0 +1,71 @@
+"""Gather: a batch's node ids -> its rows x, from memory or from disk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outcrop import _core
+from outcrop.batch import Prepared
+from outcrop.store.format import RowEncoding
+from outcrop.store.store import FeatureRows, decode_into
+
+_ENCODINGS = {
+    "float32": _core.Encoding.FLOAT32,
+    "float16": _core.Encoding.FLOAT16,
+    "bfloat16": _core.Encoding.BFLOAT16,
+    "int8": _core.Encoding.INT8,
+}
+
+
+class ArrayRows:
+    """Rows of an array that can be addressed: in memory, or memory-mapped."""
+
+    def __init__(self, rows: NDArray[Any], encoding: RowEncoding, threads: int) -> None:
+        """`rows` as they are stored."""
+        self._core = _core.RowGatherer(
+            rows.reshape(-1).view(np.uint8),
+            row_bytes=encoding.row_bytes,
+            dim=encoding.dim,
+            encoding=_ENCODINGS[encoding.name],
+            threads=threads,
+        )
+
+    def gather(self, batch: Prepared) -> None:
+        assert batch.x is not None
+        self._core.gather(batch.n_id, batch.x)
+
+    def cancel(self) -> None:
+        self._core.cancel()
+
+
+class NoRows:
+    """For a store without features."""
+
+    def gather(self, batch: Prepared) -> None:
+        pass
+
+    def cancel(self) -> None:
+        pass
+
+
+class DiskRows:
+    """Rows read from the drive, every one of them, by one batched call."""
+
+    def __init__(self, rows: FeatureRows) -> None:
+        self._rows = rows
+
+    def gather(self, batch: Prepared) -> None:
+        assert batch.x is not None
+        # Ascending, so that the drive sees one forward sweep and neighbours are read together.
+        order = np.argsort(batch.n_id, kind="stable")
+        stored = batch.x if batch.stored is None else batch.stored
+        self._rows.start_read(batch.n_id[order], stored, order).wait()
+        if batch.stored is not None:
+            decode_into(batch.stored, self._rows.encoding, batch.x)
+            batch.stored = None  # its memory goes back now
+
+    def cancel(self) -> None:
+        """A read under way is waited for: it takes as long as a batch."""

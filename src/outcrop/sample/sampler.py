@@ -1,0 +1,107 @@
+"""Samplers: a task -> the subgraph around its seeds; choices are keyed, so it is always the same.
+
+Neighbour sampling and ShaDow differ in C++ only (cpp/sample); here they are one class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outcrop import _core
+from outcrop.errors import OptionError
+from outcrop.sample.seeds import Task
+
+# The generator, the draw and the order of picks, as docs/format.md has them: enters every key of
+# what is derived from samples.
+SAMPLING_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Subgraph:
+    """A sampled subgraph, compact: edges are grouped by target, targets ascending.
+
+    `counts[t]` edges end at local node t; `sources` are local ids.
+    """
+
+    nodes: NDArray[np.int64]
+    sources: NDArray[np.uint32]
+    counts: NDArray[np.uint32]
+    edge_ids: NDArray[np.int64]
+    nodes_per_hop: list[int]
+    """Neighbour sampling: the seeds, then what each hop discovered."""
+    edges_per_hop: list[int]
+    roots: list[int]
+    """ShaDow: where each root's own nodes begin, and where the last end."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What is sampled around seeds."""
+
+    num_neighbors: tuple[int, ...]
+    """Per hop; -1 takes all."""
+    replace: bool = False
+    kind: Literal["neighbor", "shadow"] = "neighbor"
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("neighbor", "shadow"):
+            raise OptionError(f"a sampler is neighbor or shadow (got {self.kind!r})")
+        if not self.num_neighbors:
+            raise OptionError("num_neighbors needs an entry per hop (got none)")
+        if any(n < -1 for n in self.num_neighbors):
+            raise OptionError(
+                f"num_neighbors takes counts, or -1 for all (got {list(self.num_neighbors)})"
+            )
+
+    @classmethod
+    def of(
+        cls,
+        num_neighbors: Sequence[int],
+        *,
+        replace: bool = False,
+        kind: Literal["neighbor", "shadow"] = "neighbor",
+    ) -> Sampling:
+        return cls(tuple(int(n) for n in num_neighbors), replace, kind)
+
+
+class Sampler:
+    """Samples tasks from a topology. Not thread-safe: one per thread."""
+
+    def __init__(
+        self, sampling: Sampling, topology: _core.Topology, seed: int, threads: int = 1
+    ) -> None:
+        make = _core.NeighborSampler if sampling.kind == "neighbor" else _core.ShadowSampler
+        self._core = make(
+            topology, list(sampling.num_neighbors), replace=sampling.replace, threads=threads
+        )
+        self._seed = seed
+
+    def sample(self, task: Task) -> Subgraph:
+        """The arrays are views, valid until the next call."""
+        core = self._core
+        core.sample(
+            task.seeds, seed=self._seed, stream=task.stream, epoch=task.epoch, batch=task.batch
+        )
+        return Subgraph(
+            nodes=core.nodes,
+            sources=core.sources,
+            counts=core.counts,
+            edge_ids=core.edge_ids,
+            nodes_per_hop=core.nodes_per_hop,
+            edges_per_hop=core.edges_per_hop,
+            roots=core.roots,
+        )
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it holds for its next call."""
+        return self._core.memory_bytes
+
+    def cancel(self) -> None:
+        """A sample under way, and every later one, raises CancelledError. From any thread."""
+        self._core.cancel()

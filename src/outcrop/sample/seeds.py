@@ -1,0 +1,92 @@
+"""Seeds: (epoch, batch) -> the nodes that a batch is sampled around."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outcrop import _core
+from outcrop.errors import OptionError
+
+Ids = NDArray[np.int64]
+
+
+class Stream(IntEnum):
+    """What batches are for; each has random choices of its own. Part of the format."""
+
+    TRAIN = 0
+    VAL = 1
+    TEST = 2
+    DIRECT = 3
+    """Single batches that a user asks for by their seeds."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One batch to be made: its key and its seeds."""
+
+    stream: Stream
+    epoch: int
+    batch: int
+    input_ids: Ids
+    """Positions of the seeds among the input nodes."""
+    seeds: Ids
+
+
+class SeedOrder:
+    """The seeds of every batch of every epoch, in O(1) memory and for any position at once.
+
+    The order of an epoch is a keyed permutation, so that a run resumed in mid-epoch needs nothing
+    but its position.
+    """
+
+    def __init__(
+        self,
+        nodes: Ids | range,
+        *,
+        batch_size: int,
+        stream: Stream,
+        seed: int,
+        shuffle: bool = True,
+        drop_last: bool = False,
+    ) -> None:
+        if batch_size < 1:
+            raise OptionError(f"batch_size must be at least 1 (got {batch_size})")
+        if not 0 <= seed < 2**64:
+            raise OptionError(f"seed must be 0 to 2^64 - 1 (got {seed})")
+        if isinstance(nodes, range) and nodes.step != 1:
+            raise OptionError(f"a range of nodes must be without gaps (got {nodes})")
+        self.nodes = nodes
+        self.batch_size = batch_size
+        self.stream = stream
+        self.seed = seed
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+
+    def __len__(self) -> int:
+        """Batches per epoch; the last one may be short."""
+        whole, rest = divmod(len(self.nodes), self.batch_size)
+        return whole + (rest > 0 and not self.drop_last)
+
+    def task(self, epoch: int, batch: int) -> Task:
+        if not 0 <= batch < len(self):
+            raise IndexError(f"batch {batch} of {len(self)}")
+        begin = batch * self.batch_size
+        positions = np.arange(begin, min(begin + self.batch_size, len(self.nodes)))
+        if self.shuffle:
+            _core.shuffled_seeds(len(self.nodes), self.seed, self.stream, epoch, begin, positions)
+        return Task(self.stream, epoch, batch, positions, self.seeds(positions))
+
+    def tasks(self, epoch: int, first_batch: int = 0) -> Iterator[Task]:
+        """The batches of one epoch, from one of them on."""
+        return (self.task(epoch, batch) for batch in range(first_batch, len(self)))
+
+    def seeds(self, positions: Ids) -> Ids:
+        """Nodes at positions of the input."""
+        if isinstance(self.nodes, range):
+            return positions + self.nodes.start
+        return self.nodes[positions]

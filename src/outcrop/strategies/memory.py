@@ -1,0 +1,41 @@
+"""memory: everything is loaded; the definition of right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from outcrop import _core
+from outcrop.gather import ArrayRows, NoRows
+from outcrop.parallel import cpu_count
+from outcrop.store.store import GraphStore
+from outcrop.strategies.base import Job
+from outcrop.strategies.online import Gatherer, OnlineStrategy
+
+
+class Memory(OnlineStrategy):
+    """Topology and features in memory: nothing is read while batches are made."""
+
+    name = "memory"
+
+    @classmethod
+    def needs(cls, store: GraphStore, scratch_bytes: int) -> Mapping[str, int]:
+        return {
+            "topology": store.array_bytes("indptr") + store.array_bytes("indices"),
+            "features": store.array_bytes("features") if store.has("features") else 0,
+            "sampler": scratch_bytes,
+        }
+
+    def __init__(self, job: Job) -> None:
+        store = job.store
+        topology = _core.array_topology(store.load("indptr"), store.load("indices"))
+        super().__init__(job, topology, threads=cpu_count())
+        self._rows = store.load("features") if store.has("features") else None
+
+    def _gatherer(self) -> Gatherer:
+        if self._rows is None:
+            return NoRows()
+        return ArrayRows(self._rows, self._job.store.encoding, cpu_count())
+
+    def close(self) -> None:
+        super().close()
+        self._rows = None

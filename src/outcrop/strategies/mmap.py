@@ -1,0 +1,45 @@
+"""mmap: what people do today (PyG+): everything memory-mapped, the page cache decides.
+
+As fast as memory maps can be made: no readahead, and page faults of many threads at once. A failing
+drive shows as SIGBUS, which no program can turn into an error; the other strategies read properly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from outcrop import _core
+from outcrop.gather import ArrayRows, NoRows
+from outcrop.store.store import GraphStore
+from outcrop.strategies.base import Job
+from outcrop.strategies.online import Gatherer, OnlineStrategy
+
+# A thread waits for each page that is not there: as many of them as the drive serves at once.
+MMAP_THREADS = 64
+
+
+class Mmap(OnlineStrategy):
+    """Topology and features in the page cache, as far as it has room; none of it is charged."""
+
+    name = "mmap"
+
+    @classmethod
+    def needs(cls, store: GraphStore, scratch_bytes: int) -> Mapping[str, int]:
+        return {"sampler": scratch_bytes}
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job, mapped_topology(job.store), MMAP_THREADS)
+
+    def _gatherer(self) -> Gatherer:
+        store = self._job.store
+        if not store.has("features"):
+            return NoRows()
+        rows = store.array("features", random_access=True)
+        return ArrayRows(rows, store.encoding, MMAP_THREADS)
+
+
+def mapped_topology(store: GraphStore) -> _core.Topology:
+    """The store's topology as a memory map: no memory of its own, a page fault per miss."""
+    return _core.array_topology(
+        store.array("indptr", random_access=True), store.array("indices", random_access=True)
+    )

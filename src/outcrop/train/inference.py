@@ -1,0 +1,253 @@
+"""Inference: a trained model -> its output for every node, layer by layer and out of core.
+
+The hidden states of one layer at a time lie on disk. A chunk of consecutive nodes needs the states
+of its in-neighbours, all of them; they are read while the chunk before is computed. The result is
+that of a full forward pass.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch_geometric.nn import GCNConv
+from torch_geometric.nn.models.basic_gnn import BasicGNN
+
+from outcrop import _core
+from outcrop.errors import BudgetError, OptionError
+from outcrop.options import format_size, parse_size
+from outcrop.pipeline import Pipeline, Stage
+from outcrop.progress import SILENT, Progress
+from outcrop.sample.sampler import Sampler, Sampling
+from outcrop.sample.seeds import Stream, Task
+from outcrop.store.arrays import ArrayWriter, read_blocks
+from outcrop.store.format import RowEncoding
+from outcrop.store.locks import sync_directory
+from outcrop.store.store import FeatureRows, GraphStore
+from outcrop.store.workdir import WorkDirectory
+from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
+
+# Chunks in memory at a time (two on the way, one being computed), and for each about as much again
+# for messages and for results.
+_CHUNKS = 3
+_COPIES = 2
+
+
+@dataclass
+class _Chunk:
+    """Consecutive nodes and what they need: targets first, then their other neighbours."""
+
+    begin: int
+    end: int
+    nodes: NDArray[np.int64]
+    edge_index: torch.Tensor
+    x: torch.Tensor
+
+
+def infer(
+    store: GraphStore,
+    model: nn.Module,
+    out: str | Path,
+    *,
+    memory: str | int = "2GB",
+    device: str = "cpu",
+    progress: Progress = SILENT,
+) -> None:
+    """The model's output for every node -> a float32 .npy file [N, out channels]."""
+    if not isinstance(model, BasicGNN) or model.jk_mode not in (None, "last"):
+        raise OptionError(
+            "layer-wise inference is for PyG's BasicGNN models (GraphSAGE, GCN, GAT, GIN ...) "
+            f"with jk=None or 'last' (got {type(model).__name__})"
+        )
+    was_training = model.training
+    model.eval()
+    try:
+        # Beside the result, so that the last layer's file only needs to be renamed.
+        with WorkDirectory(Path(out)) as work:
+            inference = _Inference(store, model, parse_size(memory), device, progress)
+            inference.run(work.path, work.final)
+    finally:
+        model.train(was_training)
+
+
+class _Inference:
+    def __init__(
+        self,
+        store: GraphStore,
+        model: BasicGNN,
+        memory_bytes: int,
+        device: str,
+        progress: Progress,
+    ) -> None:
+        self._store = store
+        self._model = model
+        self._device = torch.device("cpu" if device == "auto" else device)
+        self._progress = progress
+        self._gcn_scale = None
+        if any(isinstance(conv, GCNConv) for conv in model.convs):
+            self._gcn_scale = _gcn_scale(store)
+            memory_bytes -= self._gcn_scale.nbytes
+        self._memory_bytes = memory_bytes
+
+    @torch.no_grad()
+    def run(self, work: Path, out: Path) -> None:
+        rows = self._store.features
+        for layer in range(self._model.num_layers):
+            self._progress.stage(f"layer {layer + 1}", self._store.num_nodes, "nodes")
+            name = f"layer-{layer}.npy"
+            rows = self._run_layer(layer, rows, work, name)
+            if layer:
+                (work / f"layer-{layer - 1}.npy").unlink()
+        (work / name).rename(out)
+        sync_directory(out.parent)
+
+    def _run_layer(self, layer: int, rows: FeatureRows, work: Path, name: str) -> FeatureRows:
+        store = self._store
+        chunks = iter(self._pipeline(rows))
+        writer: ArrayWriter | None = None
+        try:
+            for chunk in chunks:
+                states = self._forward(layer, chunk).float().cpu().numpy()
+                if writer is None:  # the width is known now, and the space is allocated
+                    shape = states.shape[1:]
+                    dtype = np.dtype(np.float32)
+                    writer = ArrayWriter(store.disk, work, name, dtype, shape, store.num_nodes)
+                writer.append(states)
+                self._progress.advance(chunk.end - chunk.begin)
+                del chunk
+            assert writer is not None
+            with writer:
+                entry = writer.close()
+        finally:
+            chunks.close()
+        return FeatureRows(store.disk, work / name, entry, RowEncoding("float32", entry.shape[1]))
+
+    def _pipeline(self, rows: FeatureRows) -> Pipeline:
+        """Chunks of all nodes with their rows, read ahead."""
+        sampler = Sampler(Sampling((-1,)), mapped_topology(self._store), 0, MMAP_THREADS)
+
+        def sample(span: tuple[int, int]) -> _Chunk:
+            seeds = np.arange(*span)
+            subgraph = sampler.sample(Task(Stream.DIRECT, 0, 0, seeds, seeds))
+            edges = np.empty((2, len(subgraph.sources)), np.int64)
+            _core.expand_edges(subgraph.sources, subgraph.counts, edges)
+            nodes = np.array(subgraph.nodes)
+            return _Chunk(*span, nodes, torch.from_numpy(edges), torch.empty(0))
+
+        def read(chunk: _Chunk) -> _Chunk:
+            chunk.x = torch.from_numpy(rows.gather(chunk.nodes))
+            return chunk
+
+        stages = [Stage("sample", sample), Stage("read", read)]
+        return Pipeline(self._spans(rows.dim), stages, depth=_CHUNKS - 1)
+
+    def _spans(self, dim: int) -> Iterator[tuple[int, int]]:
+        """Ranges of nodes whose chunks fit into memory."""
+        width = 4 * max(dim, self._model.hidden_channels, self._model.out_channels)
+        entry_bytes = _CHUNKS * _COPIES * (width + 32)  # a row, and an edge with its ids
+        most = self._memory_bytes // entry_bytes
+        indptr = self._store.indptr
+        begin = 0
+        while begin < self._store.num_nodes:
+            # Entries of [begin, end): its nodes and all their edges; ascending in `end`.
+            end = _last_fitting(
+                lambda at, begin=begin: int(indptr[at] - indptr[begin]) + at - begin,  # type: ignore[misc]
+                begin,
+                self._store.num_nodes,
+                most,
+            )
+            if end == begin:
+                needed = (int(indptr[begin + 1] - indptr[begin]) + 1) * entry_bytes
+                raise BudgetError(
+                    f"node {begin} with all its neighbours needs {format_size(needed)}; "
+                    f"give at least memory={-(-needed // 10**6) + 1}MB"
+                )
+            yield begin, end
+            begin = end
+
+    def _forward(self, layer: int, chunk: _Chunk) -> torch.Tensor:
+        count = chunk.end - chunk.begin
+        x, edges = chunk.x.to(self._device), chunk.edge_index.to(self._device)
+        model, conv = self._model, self._model.convs[layer]
+        inputs: torch.Tensor | tuple[torch.Tensor, torch.Tensor] = (x, x[:count])
+        if isinstance(conv, GCNConv):  # takes no pairs; its weights need the degrees of sources
+            edges, weights = self._gcn_edges(chunk, count)
+            inputs, model = x, _WithConv(model, _Weighted(conv, weights))
+        states: torch.Tensor = BasicGNN.inference_per_layer(model, layer, inputs, edges, count)
+        return states
+
+    def _gcn_edges(self, chunk: _Chunk, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Edges and their weights in D^-1/2 (A + I) D^-1/2, with the graph's own degrees."""
+        assert self._gcn_scale is not None
+        source, target = chunk.edge_index
+        kept = source != target
+        loops = torch.arange(count)
+        edges = torch.stack([torch.cat([source[kept], loops]), torch.cat([target[kept], loops])])
+        scale = torch.from_numpy(self._gcn_scale[chunk.nodes])
+        weights = scale[edges[0]] * scale[edges[1]]
+        return edges.to(self._device), weights.to(self._device)
+
+
+class _WithConv:
+    """A model whose every layer is the given convolution; the rest of it as it was."""
+
+    def __init__(self, model: BasicGNN, conv: _Weighted) -> None:
+        self._model = model
+        self.convs: defaultdict[int, _Weighted] = defaultdict(lambda: conv)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+class _Weighted:
+    """A GCN layer with given edge weights in place of its own normalisation."""
+
+    def __init__(self, conv: GCNConv, weights: torch.Tensor) -> None:
+        self._conv, self._weights = conv, weights
+
+    def __call__(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        normalize, self._conv.normalize = self._conv.normalize, False
+        try:
+            states: torch.Tensor = self._conv(x, edge_index, self._weights)
+        finally:
+            self._conv.normalize = normalize
+        return states
+
+
+def _last_fitting(size: Callable[[int], int], low: int, high: int, most: int) -> int:
+    """The largest `at` of [low, high] with size(at) <= most, for an ascending size."""
+    while low < high:
+        middle = (low + high + 1) // 2
+        if size(middle) <= most:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _gcn_scale(store: GraphStore) -> NDArray[np.float32]:
+    """1 / sqrt(in-degree + 1) of every node, self loops not counted: what GCN weights edges by."""
+    degree = np.diff(store.indptr).astype(np.float32) + 1
+    indptr = store.indptr
+    dtype = store.indices.dtype
+    entry = store.manifest.arrays["indices"]
+    begin = 0
+    with store.disk.open(store.file("indices")) as file:
+        for block in read_blocks(file, entry.data_offset, entry.file_bytes):
+            sources = block.view(dtype)
+            end = begin + len(sources)
+            first = int(np.searchsorted(indptr, begin, side="right")) - 1
+            last = int(np.searchsorted(indptr, end, side="left"))
+            bounds = np.clip(indptr[first : last + 1], begin, end)
+            targets = np.repeat(np.arange(first, last), np.diff(bounds))
+            np.subtract.at(degree, targets[targets == sources], 1)
+            begin = end
+    scale: NDArray[np.float32] = degree**-0.5
+    return scale

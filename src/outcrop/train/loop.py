@@ -1,0 +1,390 @@
+"""The loop: batches -> gradient steps, evaluations, checkpoints; resumed, it goes on bit by bit."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from outcrop.errors import OptionError, StoreError
+from outcrop.loader import NeighborLoader, ShaDowLoader
+from outcrop.metrics import Record
+from outcrop.store.format import LOCK
+from outcrop.store.locks import DirectoryLock
+from outcrop.store.store import GraphStore
+from outcrop.train.checkpoint import (
+    Checkpoint,
+    load_checkpoint,
+    restore_checkpoint,
+    save_checkpoint,
+    take_checkpoint,
+)
+from outcrop.train.evaluate import Scores, evaluate_full, evaluate_sampled
+from outcrop.train.memory import MemoryUse, PeakMeter, rss_bytes
+from outcrop.train.models import make_model, seed_labels, seed_logits
+from outcrop.train.options import TrainOptions
+
+LAST = "last.safetensors"
+BEST = "best.safetensors"
+
+Loader = NeighborLoader | ShaDowLoader
+
+
+@dataclass
+class EpochResult:
+    """One epoch, as it is reported."""
+
+    epoch: int
+    loss: float
+    """Mean over its batches."""
+    seconds: float
+    val: float | None = None
+    test: float | None = None
+
+
+@dataclass
+class FitResult:
+    """How training ended."""
+
+    model: nn.Module
+    """With the weights of the best validation, or the last ones where there is none."""
+    history: list[EpochResult]
+    best_epoch: int | None
+    val: float | None
+    test: float | None
+    """At the best validation."""
+    record: Record
+    memory: MemoryUse | None
+    stopped_early: bool
+
+
+class TrainReporter:
+    """Is told how training goes, and does nothing with it. Subclasses draw and log."""
+
+    def begin(self, options: TrainOptions, batches: int, epoch: int) -> None:
+        """Training starts, or is resumed, at this epoch."""
+
+    def batch(self, epoch: int, batch: int, loss: float, seeds: int, bytes_read: int) -> None:
+        """A step was made; `batch` counts from 1, `bytes_read` is of the drive since the start."""
+
+    def memory(self, use: MemoryUse) -> None:
+        """After the first step: what the run takes."""
+
+    def epoch(self, result: EpochResult) -> None: ...
+
+    def end(self, result: FitResult) -> None: ...
+
+
+@dataclass
+class _Progress:
+    """Where a run is; all of it is in every checkpoint."""
+
+    history: list[EpochResult] = field(default_factory=list)
+    best: float | None = None
+    best_epoch: int | None = None
+    best_test: float | None = None
+    worse: int = 0
+    """Evaluations since the best one."""
+    loss_sum: float = 0.0
+    """Of the current epoch, so far."""
+    steps: int = 0
+    seconds: float = 0.0
+    """That the current epoch had taken before it was interrupted."""
+
+    @classmethod
+    def from_facts(cls, facts: dict[str, Any]) -> _Progress:
+        values = dict(facts)
+        values["history"] = [EpochResult(**entry) for entry in values["history"]]
+        return cls(**values)
+
+
+def fit(
+    store: GraphStore,
+    options: TrainOptions | None = None,
+    *,
+    model: nn.Module | None = None,
+    reporter: TrainReporter | None = None,
+) -> FitResult:
+    """Trains `model` (by default the one that the options name) on the store's "train" nodes."""
+    options = options or TrainOptions()
+    for name in ("features", "labels", "train"):
+        if not store.has(name):
+            raise StoreError(f"{store.path}: training needs {name}")
+    with _checkpoint_lock(options), _determinism(options):
+        return _Run(store, options, model, reporter or TrainReporter()).fit()
+
+
+class _Run:
+    """One call of fit."""
+
+    def __init__(
+        self,
+        store: GraphStore,
+        options: TrainOptions,
+        model: nn.Module | None,
+        reporter: TrainReporter,
+    ) -> None:
+        self.store = store
+        self.options = options
+        self.reporter = reporter
+        self.device = choose_device(options.device)
+        if options.precision == "bf16" and self.device.type == "cpu":
+            _check_bf16()
+        self.runtime_bytes = rss_bytes()
+        torch.manual_seed(options.seed)
+        self.model = model or make_model(options, store.encoding.dim, store.num_classes)
+        self.model.to(self.device)
+        self.optimizer = torch.optim.Adam(
+            self.model.parameters(), lr=options.lr, weight_decay=options.weight_decay
+        )
+        self.loader = make_loader(store, options, self.device)
+        self.progress = _Progress()
+        self.best_weights: dict[str, torch.Tensor] | None = None
+        self.memory: MemoryUse | None = None
+
+    # Checkpoints
+
+    @property
+    def _directory(self) -> Path | None:
+        directory = self.options.checkpoint_dir
+        return None if directory is None else Path(directory)
+
+    def _save(self, name: str) -> None:
+        if self._directory is not None:
+            save_checkpoint(self._directory / name, self._checkpoint())
+
+    def _checkpoint(self) -> Checkpoint:
+        facts = {
+            "options": self.options.as_dict(),
+            "in_channels": self.store.encoding.dim,
+            "out_channels": self.store.num_classes,
+            "loader": self.loader.state_dict(),
+            "progress": asdict(self.progress),
+        }
+        return take_checkpoint(self.model, self.optimizer, facts)
+
+    def _resume(self) -> None:
+        assert self._directory is not None
+        path = self._directory / LAST
+        if not path.exists():
+            return  # killed before its first checkpoint: from the start, then
+        checkpoint = load_checkpoint(path)
+        _check_same(self.options, checkpoint.facts["options"], path)
+        self.loader.load_state_dict(checkpoint.facts["loader"])
+        restore_checkpoint(checkpoint, self.model, self.optimizer)
+        self.progress = _Progress.from_facts(checkpoint.facts["progress"])
+        if self.progress.best_epoch is not None:
+            self.best_weights = load_checkpoint(self._directory / BEST).model
+
+    # Training
+
+    def fit(self) -> FitResult:
+        if self.options.resume:
+            self._resume()
+        done = self.loader.state_dict()["epoch"]
+        self.reporter.begin(self.options, len(self.loader), done)
+        if not self._stopped():
+            for epoch in range(done, self.options.epochs):
+                self._train_epoch(epoch)
+                if self._stopped():
+                    break
+        return self._finish()
+
+    def _stopped(self) -> bool:
+        return 0 < self.options.patience <= self.progress.worse
+
+    def _train_epoch(self, epoch: int) -> None:
+        start = time.perf_counter() - self.progress.seconds
+        self.model.train()
+        for batch in self.loader:
+            self._step(batch)
+            del batch  # its memory is free for the next one
+            self.progress.seconds = time.perf_counter() - start
+            every = self.options.checkpoint_every
+            if every and self.progress.steps % every == 0:
+                self._save(LAST)
+        self._end_epoch(epoch)
+
+    def _step(self, batch: Any) -> None:
+        meter = PeakMeter() if self.memory is None else None
+        self.optimizer.zero_grad()
+        with self._autocast():
+            logits = seed_logits(self.model, batch)
+            # Nodes without a label (-1) are left out.
+            loss = cross_entropy(logits.float(), seed_labels(batch), ignore_index=-1)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        value = loss.item()
+        self.progress.loss_sum += value
+        self.progress.steps += 1
+        if meter is not None:
+            self.memory = MemoryUse(
+                self.loader.record.memory_bytes, meter.grown_bytes(), self.runtime_bytes
+            )
+            self.reporter.memory(self.memory)
+        position = self.loader.state_dict()
+        self.reporter.batch(
+            position["epoch"],
+            position["batch"],
+            value,
+            len(batch.input_id),
+            self.store.disk.counters.bytes_read,
+        )
+
+    def _autocast(self) -> torch.autocast:
+        enabled = self.options.precision == "bf16"
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=enabled)
+
+    def _end_epoch(self, epoch: int) -> None:
+        progress = self.progress
+        loss = progress.loss_sum / max(progress.steps, 1)
+        result = EpochResult(epoch, loss, progress.seconds)
+        last = epoch + 1 == self.options.epochs
+        if self.options.evaluate != "none" and (
+            (epoch + 1) % self.options.evaluate_every == 0 or last
+        ):
+            self._evaluate(result)
+        progress.history.append(result)
+        progress.loss_sum, progress.steps, progress.seconds = 0.0, 0, 0.0
+        if progress.best_epoch == epoch:
+            # Before LAST, which refers to it: a crash in between repeats this epoch's end.
+            self._save(BEST)
+        self._save(LAST)
+        self.reporter.epoch(result)
+
+    def _evaluate(self, result: EpochResult) -> None:
+        scores = self._scores()
+        result.val, result.test = scores.get("val"), scores.get("test")
+        value = result.val
+        if value is None:
+            return
+        if self.progress.best is None or value > self.progress.best:
+            self.progress.best, self.progress.best_test = value, result.test
+            self.progress.best_epoch = result.epoch
+            self.progress.worse = 0
+            self.best_weights = copy.deepcopy(self.model.state_dict())
+        else:
+            self.progress.worse += 1
+
+    def _scores(self) -> Scores:
+        splits = [name for name in ("val", "test") if self.store.has(name)]
+        if self.options.evaluate == "full":
+            return evaluate_full(self.model, self.store, splits, self.options)
+        with self._autocast():
+            return evaluate_sampled(self.model, self.loader, splits, self.options)
+
+    def _finish(self) -> FitResult:
+        if self.best_weights is not None:
+            self.model.load_state_dict(self.best_weights)
+        result = FitResult(
+            model=self.model,
+            history=self.progress.history,
+            best_epoch=self.progress.best_epoch,
+            val=self.progress.best,
+            test=self.progress.best_test,
+            record=self.loader.record,
+            memory=self.memory,
+            stopped_early=self._stopped(),
+        )
+        self.loader.close()
+        self.reporter.end(result)
+        return result
+
+
+def make_loader(store: GraphStore, options: TrainOptions, device: torch.device) -> Loader:
+    """The loader of the training nodes; its siblings serve the other splits."""
+    common: dict[str, Any] = {
+        "batch_size": options.batch_size,
+        "strategy": options.strategy,
+        "memory": options.memory,
+        "disk": options.disk,
+        "seed": options.seed,
+        "replace": options.replace,
+        "shuffle": True,
+        "device": device,
+    }
+    if options.sampler == "neighbor":
+        return NeighborLoader(store, options.num_neighbors, "train", **common)
+    if len(set(options.num_neighbors)) != 1:
+        raise OptionError(
+            f"shadow takes the same number of neighbours at each hop "
+            f"(got {list(options.num_neighbors)})"
+        )
+    depth = len(options.num_neighbors)
+    return ShaDowLoader(store, depth, options.num_neighbors[0], "train", **common)
+
+
+def choose_device(name: str) -> torch.device:
+    """ "auto" is the GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise OptionError(f"device must be auto, cpu, cuda or cuda:N (got {name!r})") from error
+
+
+def _check_bf16() -> None:
+    """Some virtual machines advertise instructions for bf16 that they do not have: torch dies."""
+    program = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); a @ a"
+    code = subprocess.run([sys.executable, "-c", program], stderr=subprocess.DEVNULL).returncode
+    if code:
+        raise OptionError(
+            f"precision=bf16 does not work on this CPU (torch ends with {code}); use fp32, or set "
+            "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment"
+        )
+
+
+# What may change between a run and its continuation: nothing that its weights depend on.
+_MAY_CHANGE = ("resume", "epochs", "strategy", "memory", "disk", "checkpoint_dir",
+               "checkpoint_every", "patience")  # fmt: skip
+
+
+def _check_same(options: TrainOptions, saved: dict[str, Any], path: Path) -> None:
+    for name, value in options.as_dict().items():
+        if name not in _MAY_CHANGE and saved.get(name) != value:
+            raise OptionError(f"{path}: saved with {name}={saved.get(name)!r} (got {value!r})")
+
+
+@contextmanager
+def _checkpoint_lock(options: TrainOptions) -> Iterator[None]:
+    """Two runs must not write one directory."""
+    if options.checkpoint_dir is None:
+        yield
+        return
+    directory = Path(options.checkpoint_dir)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / LOCK).touch()
+    lock = DirectoryLock(directory, shared=False)
+    try:
+        if not options.resume and (directory / LAST).exists():
+            raise OptionError(
+                f"{directory} has a checkpoint already: give resume, or another directory"
+            )
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _determinism(options: TrainOptions) -> Iterator[None]:
+    """torch's own switch; MKL's has to be set before torch is loaded (the command line does)."""
+    if not options.deterministic:
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)

@@ -1,0 +1,61 @@
+"""Models: options -> one of PyG's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch_geometric.data import Data
+from torch_geometric.nn.models import GAT, GCN, GIN, GraphSAGE
+from torch_geometric.nn.models.basic_gnn import BasicGNN
+
+from outcrop.train.checkpoint import Checkpoint
+from outcrop.train.options import TrainOptions
+
+
+def make_model(options: TrainOptions, in_channels: int, out_channels: int) -> nn.Module:
+    common = {
+        "in_channels": in_channels,
+        "hidden_channels": options.hidden,
+        "num_layers": options.layers,
+        "out_channels": out_channels,
+        "dropout": options.dropout,
+    }
+    kinds: dict[str, Any] = {"sage": GraphSAGE, "gcn": GCN, "gat": GAT, "gin": GIN}
+    if options.model == "gat":
+        common["heads"] = options.heads
+    model: nn.Module = kinds[options.model](**common)
+    return model
+
+
+def load_model(checkpoint: Checkpoint) -> nn.Module:
+    """The model of a checkpoint that `outcrop train` wrote, with its weights."""
+    facts = checkpoint.facts
+    options = TrainOptions.from_dict(facts["options"], "the checkpoint")
+    model = make_model(options, facts["in_channels"], facts["out_channels"])
+    model.load_state_dict(checkpoint.model)
+    return model
+
+
+def seed_logits(model: nn.Module, batch: Data) -> torch.Tensor:
+    """What the model says of a batch's seeds."""
+    if "root_n_id" in batch:
+        out = model(batch.x, batch.edge_index)[batch.root_n_id]
+    elif not isinstance(model, BasicGNN) or model.jk_mode is not None:
+        out = model(batch.x, batch.edge_index)[: batch.batch_size]
+    else:
+        # Each layer leaves out the nodes and edges that no later layer needs.
+        out = model(
+            batch.x,
+            batch.edge_index,
+            num_sampled_nodes_per_hop=batch.num_sampled_nodes,
+            num_sampled_edges_per_hop=batch.num_sampled_edges,
+        )[: batch.batch_size]
+    logits: torch.Tensor = out
+    return logits
+
+
+def seed_labels(batch: Data) -> torch.Tensor:
+    labels: torch.Tensor = batch.y if "root_n_id" in batch else batch.y[: batch.batch_size]
+    return labels

@@ -1,0 +1,112 @@
+"""Every strategy gives the batches of `memory`, whatever the graph, the rows and the budget."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outcrop.loader import NeighborLoader, ShaDowLoader
+from outcrop.options import DiskOptions
+from outcrop.store.format import ENCODINGS
+from outcrop.store.store import GraphStore
+from outcrop.strategies import STRATEGIES
+from tests.conformance.contract import all_contents, check_against_store
+from tests.conftest import ENGINES, SOAK
+from tests.graphs import Graph, graphs, random_graph
+from tests.stores import make_store, smallest_memory
+
+DIMS = [1, 7, 32, 100, 127, 128, 129, 768, 1025]
+BUDGETS = ["least", "1GB"]
+OTHERS = [name for name in STRATEGIES if name != "memory"]
+
+
+def loader_of(store: GraphStore, **options: Any) -> NeighborLoader | ShaDowLoader:
+    kind = options.pop("kind", "neighbor")
+    if kind == "shadow":
+        fanouts = options.pop("num_neighbors")
+        return ShaDowLoader(store, len(fanouts), fanouts[0], **options)
+    return NeighborLoader(store, **options)
+
+
+def check(store: GraphStore, strategy: str, budget: str, epochs: int = 2, **options: Any) -> None:
+    """Two epochs and a direct call, against `memory`."""
+
+    def batches(strategy: str, memory: str) -> list[dict[str, Any]]:
+        def make(memory: Any) -> NeighborLoader | ShaDowLoader:
+            return loader_of(store, strategy=strategy, memory=memory, **options)
+
+        loader = make(smallest_memory(make) if memory == "least" else memory)
+        found = []
+        for epoch in range(epochs):
+            for batch in loader.epoch(epoch):
+                check_against_store(batch, store)
+                found += all_contents([batch])
+                del batch
+        if len(loader.schedule.seeds.nodes):
+            found += all_contents([loader([0])])
+        return found
+
+    assert batches(strategy, budget) == batches("memory", "1GB")
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Graph, dict[str, Any], dict[str, Any]]:
+    graph = draw(graphs())
+    stored = {
+        "dim": draw(st.sampled_from([None, 1, 3, 8, 33])),
+        "feature_dtype": draw(st.sampled_from(ENCODINGS)),
+        "train": draw(st.integers(0, graph.num_nodes)),
+    }
+    hops = draw(st.integers(1, 3))
+    kind = draw(st.sampled_from(["neighbor", "neighbor", "shadow"]))
+    fanout = st.sampled_from([-1, 0, 1, 2, 5, 60])
+    fanouts = draw(st.lists(fanout, min_size=hops, max_size=hops))
+    options = {
+        "kind": kind,
+        "num_neighbors": [fanouts[0]] * hops if kind == "shadow" else fanouts,
+        "input_nodes": draw(st.sampled_from(["train", None])),
+        "batch_size": draw(st.integers(1, 8)),
+        "replace": draw(st.booleans()),
+        "shuffle": draw(st.booleans()),
+        "drop_last": draw(st.booleans()),
+        "seed": draw(st.integers(0, 2**64 - 1)),
+    }
+    return graph, stored, options
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@given(case=cases(), budget=st.sampled_from(BUDGETS))
+def test_any_graph_and_any_options_give_the_reference_batches(
+    strategy: str, case: tuple[Graph, dict[str, Any], dict[str, Any]], budget: str
+) -> None:
+    graph, stored, options = case
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        make_store(Path(folder) / "g.outcrop", graph, **stored) as store,
+    ):
+        check(store, strategy, budget, **options)
+
+
+def pairs() -> list[tuple[int, str, str, str]]:
+    """(dimension, encoding, engine, budget): all of them in a soak, else such that each value of
+    one meets each value of the next somewhere."""
+    product = list(itertools.product(DIMS, ENCODINGS, ENGINES, BUDGETS))
+    return product if SOAK else product[:: len(ENGINES) * len(BUDGETS) + 1]
+
+
+@pytest.mark.parametrize("strategy", OTHERS)
+@pytest.mark.parametrize(("dim", "encoding", "engine", "budget"), pairs())
+def test_rows_of_any_size_and_encoding(
+    tmp_path: Path, strategy: str, dim: int, encoding: str, engine: str, budget: str
+) -> None:
+    graph = random_graph(500, 4000)
+    make_store(tmp_path / "g.outcrop", graph, dim=dim, feature_dtype=encoding, train=103).close()
+    options = DiskOptions(engine=engine)  # type: ignore[arg-type]
+    with GraphStore(tmp_path / "g.outcrop", options) as store:
+        check(store, strategy, budget, num_neighbors=[4, 3], input_nodes="train", batch_size=25)

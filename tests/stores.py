@@ -1,0 +1,59 @@
+"""Small stores with everything that training needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch_geometric.data import Data
+
+import outcrop
+from outcrop.errors import BudgetError
+from outcrop.store.store import GraphStore
+from tests.graphs import Graph, random_graph
+
+CLASSES = 4
+
+
+def make_store(
+    path: Path,
+    graph: Graph,
+    *,
+    dim: int | None = 8,
+    feature_dtype: str = "float32",
+    train: int | None = None,
+    seed: int = 0,
+) -> GraphStore:
+    """A graph with random features, labels, and the first `train` nodes as its training set."""
+    rng = np.random.default_rng(seed)
+    nodes = graph.num_nodes
+    parts: dict[str, Any] = {"edge_index": torch.from_numpy(graph.edges.copy()), "num_nodes": nodes}
+    if dim is not None:
+        parts["x"] = torch.from_numpy(rng.standard_normal((nodes, dim)).astype(np.float32))
+    parts["y"] = torch.from_numpy(rng.integers(0, CLASSES, nodes))
+    ids = torch.randperm(nodes, generator=torch.Generator().manual_seed(seed))
+    count = nodes // 2 if train is None else train
+    for name, chosen in (
+        ("train", ids[:count]),
+        ("val", ids[count : count + nodes // 4]),
+        ("test", ids[count + nodes // 4 :]),
+    ):
+        mask = torch.zeros(nodes, dtype=torch.bool)
+        mask[chosen] = True
+        parts[f"{name}_mask"] = mask
+    return outcrop.from_pyg(Data(**parts), path, feature_dtype=feature_dtype)
+
+
+def make_random_store(path: Path, nodes: int = 300, edges: int = 3000, **more: Any) -> GraphStore:
+    return make_store(path, random_graph(nodes, edges), **more)
+
+
+def smallest_memory(make: Any) -> str:
+    """What the refusal of make(memory=...) names as the least."""
+    try:
+        make(memory=1)
+    except BudgetError as error:
+        return str(error).rsplit(" ", 1)[1]
+    raise AssertionError("a budget of one byte was accepted")

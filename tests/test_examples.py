@@ -1,0 +1,83 @@
+"""The examples run, and the two PyG scripts differ in what they should."""
+
+from __future__ import annotations
+
+import difflib
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import outcrop.pyg
+from outcrop.errors import StoreError
+from outcrop.store.store import GraphStore
+from tests.stores import make_random_store
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> GraphStore:
+    return make_random_store(tmp_path / "g.outcrop", train=100)
+
+
+def run(name: str, *arguments: str | Path) -> str:
+    command = [sys.executable, str(EXAMPLES / name), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_script_over_a_store_trains(store: GraphStore) -> None:
+    assert "epoch 4: loss" in run("pyg_after.py", store.path)
+
+
+def test_from_the_loader_on_two_lines_differ() -> None:
+    before, after = (
+        (EXAMPLES / name).read_text().split("\nloader = ")[1].splitlines()
+        for name in ("pyg_before.py", "pyg_after.py")
+    )
+    changed = [line for line in difflib.ndiff(before, after) if line.startswith("+ ")]
+    assert len(changed) == 2, "the loader, and where the model's sizes come from"
+
+
+def test_lightning_fits_tests_and_predicts(store: GraphStore) -> None:
+    assert "predicted 300 of 300 nodes" in run("with_lightning.py", store.path)
+
+
+def test_inference_out_of_core(store: GraphStore, tmp_path: Path) -> None:
+    assert "on all neighbours" in run(
+        "out_of_core_inference.py", store.path, tmp_path / "logits.npy"
+    )
+    assert np.load(tmp_path / "logits.npy").shape == (300, store.num_classes)
+
+
+# PyG's stores
+
+
+def test_pygs_feature_store_reads_rows_and_labels(store: GraphStore) -> None:
+    features, _ = outcrop.pyg.adapters(store)
+    x = torch.tensor(store.array("features"))
+    ids = torch.tensor([5, 299, 5])
+    assert torch.equal(features["node", "x", ids], x[ids])
+    assert torch.equal(features["node", "x", None], x)
+    assert torch.equal(features["node", "x", slice(10, 20)], x[10:20])
+    assert torch.equal(features["node", "y", ids], torch.tensor(store.labels)[ids])
+    assert features.get_tensor_size(group_name="node", attr_name="x", index=None) == (300, 8)
+    assert [attr.attr_name for attr in features.get_all_tensor_attrs()] == ["x", "y"]
+    assert features["node", "z", None] is None
+    with pytest.raises(StoreError, match="does not change"):
+        features["node", "x", None] = x
+
+
+def test_pygs_graph_store_has_the_topology(store: GraphStore) -> None:
+    _, graph = outcrop.pyg.adapters(store)
+    (attr,) = graph.get_all_edge_attrs()
+    row, colptr = graph.get_edge_index(attr)
+    assert np.array_equal(colptr.numpy(), store.indptr)
+    assert np.array_equal(row.numpy(), store.indices)
+    with pytest.raises(StoreError, match="does not change"):
+        graph.put_edge_index((row, colptr), attr)

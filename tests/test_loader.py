@@ -1,0 +1,427 @@
+"""Loaders: what a PyG training loop relies on, positions, memory, errors and endings."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data
+from torch_geometric.loader import NeighborLoader as PygNeighborLoader
+from torch_geometric.nn import GraphSAGE
+
+import outcrop
+from outcrop.errors import BudgetError, OptionError, ReadError, StoreError
+from outcrop.loader import NeighborLoader, ShaDowLoader
+from outcrop.options import DiskOptions, Faults
+from outcrop.sample.seeds import Stream
+from outcrop.store.store import GraphStore
+from outcrop.strategies import STRATEGIES
+from tests.conformance.contract import all_contents, check_against_store, contents
+from tests.stores import CLASSES, make_random_store, smallest_memory
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[GraphStore]:
+    with make_random_store(tmp_path / "g.outcrop", train=100) as made:
+        yield made
+
+
+def make(store: GraphStore, **options: Any) -> NeighborLoader:
+    given: dict[str, Any] = {
+        "num_neighbors": [4, 3],
+        "input_nodes": "train",
+        "batch_size": 16,
+        "memory": "100MB",
+        "shuffle": True,
+    }
+    return NeighborLoader(store, **(given | options))
+
+
+# PyG's contract
+
+
+def test_batches_have_what_pyg_gives(store: GraphStore) -> None:
+    loader = make(store)
+    assert isinstance(loader, PygNeighborLoader) and isinstance(outcrop.NeighborLoader, type)
+    batch = next(iter(loader))
+    assert type(batch) is Data
+    assert batch.n_id.dtype == batch.e_id.dtype == batch.edge_index.dtype == torch.int64
+    assert batch.batch_size == len(batch.input_id) == 16
+    assert torch.equal(batch.n_id[:16], torch.from_numpy(store.split("train")[batch.input_id]))
+    assert sum(batch.num_sampled_nodes) == batch.num_nodes == len(batch.x) == len(batch.y)
+    assert sum(batch.num_sampled_edges) == batch.edge_index.shape[1]
+    assert len(batch.num_sampled_nodes) == 3 and len(batch.num_sampled_edges) == 2
+    check_against_store(batch, store)
+    batch.validate()
+
+
+def test_the_last_batch_is_short_unless_dropped(store: GraphStore) -> None:
+    assert [batch.batch_size for batch in make(store)] == [16] * 6 + [4]
+    assert [batch.batch_size for batch in make(store, drop_last=True)] == [16] * 6
+    assert len(make(store)) == 7 and len(make(store, drop_last=True)) == 6
+    assert len(make(store, batch_size=20)) == 5
+
+
+def test_a_trimmed_forward_equals_the_untrimmed_one(store: GraphStore) -> None:
+    model = GraphSAGE(8, 16, num_layers=2, out_channels=CLASSES).eval()
+    for batch in make(store):
+        trimmed = model(
+            batch.x,
+            batch.edge_index,
+            num_sampled_nodes_per_hop=batch.num_sampled_nodes,
+            num_sampled_edges_per_hop=batch.num_sampled_edges,
+        )
+        whole = model(batch.x, batch.edge_index)
+        size = batch.batch_size
+        assert torch.allclose(trimmed[:size], whole[:size], atol=1e-6)
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_inference_of_pyg_equals_the_full_forward(store: GraphStore, cache: bool) -> None:
+    model = GraphSAGE(8, 16, num_layers=2, out_channels=CLASSES).eval()
+    loader = make(store, num_neighbors=[-1], input_nodes=None, shuffle=False)
+    targets = np.repeat(np.arange(store.num_nodes), np.diff(store.indptr))
+    edges = torch.from_numpy(np.stack([store.indices.astype(np.int64), targets]))
+    with torch.no_grad():
+        expected = model(torch.tensor(store.array("features")), edges)
+    assert torch.allclose(model.inference(loader, cache=cache), expected, atol=1e-5)
+
+
+def test_quantised_rows_have_no_raw_x(tmp_path: Path) -> None:
+    with make_random_store(tmp_path / "q.outcrop", feature_dtype="int8") as store:
+        loader = make(store, num_neighbors=[-1], input_nodes=None, shuffle=False)
+        with pytest.raises(StoreError, match="outcrop infer"):
+            GraphSAGE(8, 16, 2, CLASSES).eval().inference(loader)
+
+
+def test_transform_is_applied_to_every_batch(store: GraphStore) -> None:
+    def mark(batch: Data) -> Data:
+        batch.marked = True
+        return batch
+
+    loader = make(store, transform=mark)
+    assert all(batch.marked for batch in loader)
+    assert loader([0]).marked
+
+
+def test_a_call_gives_the_batch_around_input_positions(store: GraphStore) -> None:
+    loader = make(store)
+    batch = loader(torch.tensor([3, 5]))
+    assert batch.n_id[:2].tolist() == store.split("train")[[3, 5]].tolist()
+    assert batch.input_id.tolist() == [3, 5]
+    draws = {tuple(loader([3]).e_id.tolist()) for _ in range(10)}
+    assert len(draws) > 1, "calls are numbered: each draws afresh"
+    again = make(store)
+    assert contents(again(torch.tensor([3, 5]))) == contents(batch)
+    with pytest.raises(OptionError, match="0 to 99"):
+        loader([100])
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("num_workers", 2),
+        ("persistent_workers", True),
+        ("pin_memory", True),
+        ("filter_per_worker", True),
+        ("sampler", object()),
+        ("batch_sampler", object()),
+        ("disjoint", True),
+        ("weight_attr", "weight"),
+        ("subgraph_type", "induced"),
+    ],
+)
+def test_arguments_that_would_mean_nothing_are_refused(
+    store: GraphStore, argument: str, value: object
+) -> None:
+    with pytest.raises(OptionError, match=argument):
+        make(store, **{argument: value})
+
+
+def test_defaults_of_arguments_that_mean_nothing_are_accepted(store: GraphStore) -> None:
+    make(store, num_workers=0, pin_memory=False, subgraph_type="directional", disjoint=False)
+    with pytest.raises(TypeError, match="fanout"):
+        make(store, fanout=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"input_nodes": "training"}, "train, val, test"),
+        ({"input_nodes": [300]}, "0 to 299"),
+        ({"input_nodes": torch.ones(5, dtype=torch.bool)}, "an entry per node"),
+        ({"input_nodes": torch.ones(5)}, "node ids or a mask"),
+        ({"num_neighbors": []}, "per hop"),
+        ({"num_neighbors": [-2]}, "-1 for all"),
+        ({"batch_size": 0}, "at least 1"),
+        ({"strategy": "magic"}, "memory, mmap"),
+        ({"memory": "8 gallons"}, "a size such as"),
+        ({"disk": "much"}, "a size such as"),
+    ],
+)
+def test_bad_arguments_are_named(store: GraphStore, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        make(store, **options)
+
+
+def test_input_nodes_may_be_a_mask_or_ids(store: GraphStore) -> None:
+    ids = torch.tensor([7, 3, 250])
+    mask = torch.zeros(300, dtype=torch.bool)
+    mask[ids] = True
+    by_id = next(iter(make(store, input_nodes=ids, shuffle=False)))
+    by_mask = next(iter(make(store, input_nodes=mask, shuffle=False)))
+    assert by_id.n_id[:3].tolist() == [7, 3, 250]
+    assert by_mask.n_id[:3].tolist() == [3, 7, 250]
+
+
+def test_a_process_group_of_several_ranks_is_refused(
+    store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    with pytest.raises(OptionError, match="2 ranks"):
+        make(store)
+
+
+# Epochs and positions
+
+
+def test_epochs_differ_and_can_be_named(store: GraphStore) -> None:
+    loader = make(store)
+    first, second = all_contents(loader), all_contents(loader)
+    assert first != second
+    assert all_contents(loader.epoch(0)) == first
+    assert all_contents(loader) == second, "iteration goes on after a named epoch"
+    assert all_contents(make(store, seed=1)) != first
+
+
+def test_a_broken_off_epoch_is_followed_by_the_next(store: GraphStore) -> None:
+    loader = make(store)
+    for _ in loader:
+        break
+    assert all_contents(loader) == all_contents(make(store).epoch(1))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_saved_position_resumes_in_mid_epoch(store: GraphStore, strategy: str) -> None:
+    loader = make(store, strategy=strategy)
+    whole = all_contents(loader.epoch(3)) + all_contents(loader)
+    for stop in (0, 1, 5, 7):
+        loader = make(store, strategy=strategy)
+        batches = loader.epoch(3)
+        seen = all_contents(next(batches) for _ in range(stop))
+        if not stop:
+            loader.load_state_dict({**loader.state_dict(), "epoch": 3})
+        state = loader.state_dict()
+        del batches
+        resumed = make(store)
+        resumed.load_state_dict(state)
+        rest = all_contents(resumed) + all_contents(resumed)
+        assert seen + rest == whole, f"after {stop} batches"
+
+
+def test_a_position_of_other_batches_is_refused(store: GraphStore) -> None:
+    state = make(store).state_dict()
+    with pytest.raises(OptionError, match="batch_size was 16, and is 8"):
+        make(store, batch_size=8).load_state_dict(state)
+
+
+def test_streams_draw_differently(store: GraphStore) -> None:
+    nodes = store.split("train").copy()
+    train, val = (
+        all_contents(make(store, input_nodes=nodes, stream=stream, shuffle=False))
+        for stream in (Stream.TRAIN, Stream.VAL)
+    )
+    assert train != val
+
+
+def test_siblings_share_memory_and_record(store: GraphStore) -> None:
+    loader = make(store)
+    val = loader.sibling("val", shuffle=False, batch_size=10)
+    assert val.feed is loader.feed and len(val) == 8
+    assert all_contents(val) == all_contents(
+        make(store, input_nodes="val", shuffle=False, batch_size=10)
+    )
+    assert [epoch.stream for epoch in loader.record.epochs] == ["val"]
+    with pytest.raises(OptionError, match="memory is shared"):
+        loader.sibling("val", memory="1GB")
+
+
+# ShaDow
+
+
+def test_shadow_batches_have_what_pyg_gives(store: GraphStore) -> None:
+    loader = ShaDowLoader(store, 2, 3, "train", batch_size=10, memory="100MB")
+    for batch in loader:
+        assert batch.num_graphs == len(batch.root_n_id) == len(batch.input_id) == len(batch.y)
+        assert torch.equal(batch.ptr[:-1], batch.root_n_id)
+        sources, targets = batch.edge_index
+        assert torch.equal(batch.batch[sources], batch.batch[targets]), "subgraphs are apart"
+        check_against_store(batch, store)
+
+
+# Memory
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_keeping_every_batch_raises_with_advice(store: GraphStore, strategy: str) -> None:
+    def of(memory: Any) -> NeighborLoader:
+        return make(store, strategy=strategy, memory=memory, batch_size=4)
+
+    loader = of(smallest_memory(of))
+    with pytest.raises(BudgetError, match="still referenced"):
+        list(loader)
+    assert len(all_contents(loader)) == 25, "the loader goes on once they are dropped"
+
+
+def test_the_smallest_memory_named_is_accepted(store: GraphStore) -> None:
+    def of(memory: Any) -> NeighborLoader:
+        return make(store, memory=memory)
+
+    least = smallest_memory(of)
+    assert len(list(all_contents(of(least)))) == 7
+    below = f"{int(least.removesuffix('MB')) - 1}MB"
+    with pytest.raises(BudgetError):
+        of(below)
+
+
+def test_memory_is_charged_while_a_tensor_of_a_batch_lives(store: GraphStore) -> None:
+    loader = make(store)
+    pool = loader.feed._pool
+    batches = iter(loader)
+    kept = next(batches).x
+    del batches
+    gc.collect()
+    assert pool.held_bytes == pool.charged_bytes(kept.numel() * 4)
+    row = kept[3]
+    del kept
+    assert pool.held_bytes > 0
+    del row
+    assert pool.held_bytes == 0
+
+
+def test_the_record_counts_what_was_delivered(store: GraphStore) -> None:
+    loader = make(store, strategy="direct")
+    batches = list(loader)
+    (epoch,) = loader.record.epochs
+    assert epoch.batches == 7 and epoch.seeds == 100
+    assert epoch.rows == sum(len(batch.n_id) for batch in batches)
+    assert epoch.row_bytes == epoch.bytes_wanted == 4 * 8 * epoch.rows
+    assert epoch.bytes_read >= epoch.bytes_wanted and epoch.read_requests > 0
+    assert epoch.sampled_edges == sum(len(batch.e_id) for batch in batches)
+    assert set(epoch.stages) >= {"sample", "gather"}
+    assert epoch.seconds >= epoch.consumer_wait_seconds > 0
+    assert loader.record.as_dict()["epochs"][0]["batches"] == 7
+
+
+# Endings and errors
+
+
+def threads() -> set[threading.Thread]:
+    return {t for t in threading.enumerate() if t.name.startswith("outcrop-")}
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_nothing_is_left_behind(store: GraphStore, strategy: str) -> None:
+    loader = make(store, strategy=strategy)
+    next(iter(loader))  # opens what stays open
+    gc.collect()
+    before = descriptors()
+    for _ in loader:
+        break
+    with pytest.raises(ZeroDivisionError):
+        for batch in loader:
+            del batch
+            _ = 1 // 0
+    iterator = iter(loader)
+    next(iterator)
+    del iterator
+    assert len(all_contents(loader)) == 7
+    del _
+    gc.collect()
+    assert not threads()
+    assert descriptors() == before
+    assert loader.feed._pool.held_bytes == 0
+
+
+def test_a_failing_read_of_labels_is_raised_by_the_constructor(tmp_path: Path) -> None:
+    make_random_store(tmp_path / "g.outcrop").close()
+    faults = Faults(fail_read_at=1)
+    with (
+        GraphStore(tmp_path / "g.outcrop", DiskOptions(faults=faults)) as store,
+        pytest.raises(ReadError, match=r"labels\.npy"),
+    ):
+        make(store)
+
+
+def test_a_failing_read_of_rows_is_raised_in_the_loop(tmp_path: Path) -> None:
+    make_random_store(tmp_path / "g.outcrop", dim=2000, train=100).close()
+    with GraphStore(tmp_path / "g.outcrop") as store:
+        expected = all_contents(make(store))
+    faults = Faults(fail_read_at=20, fail_count=10**6)
+    with GraphStore(tmp_path / "g.outcrop", DiskOptions(faults=faults)) as store:
+        seen = []
+        with pytest.raises(ReadError, match=r"features\.npy") as raised:
+            for batch in make(store, strategy="direct"):
+                seen.append(contents(batch))
+        assert seen == expected[: len(seen)]
+        assert raised.value.errno == 5
+        assert not threads()
+
+
+def test_an_error_in_transform_ends_the_loop_cleanly(store: GraphStore) -> None:
+    def fail(batch: Data) -> Data:
+        raise RuntimeError("my transform")
+
+    with pytest.raises(RuntimeError, match="my transform"):
+        list(make(store, transform=fail))
+    assert not threads()
+
+
+def test_interrupted_loops_end_at_once(store: GraphStore) -> None:
+    program = textwrap.dedent(f"""
+        import outcrop, time
+        loader = outcrop.NeighborLoader({str(store.path)!r}, [4, 3], "train", batch_size=16,
+                                        strategy="direct", memory="100MB")
+        print("ready", flush=True)
+        while True:
+            for batch in loader:
+                time.sleep(0.01)
+    """)
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True,
+                               stderr=subprocess.PIPE)  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.3)
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert time.monotonic() - start < 5
+    assert "KeyboardInterrupt" in errors
+
+
+def test_a_loader_left_open_does_not_hinder_the_exit(store: GraphStore) -> None:
+    program = textwrap.dedent(f"""
+        import outcrop
+        loader = outcrop.NeighborLoader({str(store.path)!r}, [4, 3], "train", batch_size=16)
+        batches = iter(loader)
+        next(batches)
+    """)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")

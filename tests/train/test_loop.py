@@ -1,0 +1,290 @@
+"""Training: it learns, repeats itself bit by bit, and goes on after whatever ended it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import outcrop
+from outcrop.cli import app
+from outcrop.errors import LockedError, OptionError, StoreError
+from outcrop.ingest.synthetic import SynthOptions, synthesise
+from outcrop.store.locks import DirectoryLock
+from outcrop.store.store import GraphStore
+from outcrop.train import TrainOptions, TrainReporter, fit, load_checkpoint, load_model
+from outcrop.train.loop import EpochResult
+from tests.cage import OUTCROP
+from tests.conftest import SOAK
+from tests.stores import make_random_store
+
+SMALL: dict[str, Any] = {
+    "layers": 2,
+    "hidden": 16,
+    "num_neighbors": (5, 5),
+    "batch_size": 50,
+    "epochs": 3,
+    "lr": 0.01,
+    "memory": "200MB",
+}
+FLAGS = ["--layers", "2", "--hidden", "16", "--num-neighbors", "5,5", "--batch-size", "50",
+         "--lr", "0.01", "--memory", "200MB"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A graph with labels that can be learnt."""
+    path = tmp_path_factory.mktemp("train") / "g.outcrop"
+    options = SynthOptions(nodes=4000, edges=40_000, dim=16, classes=4, train_fraction=0.1)
+    synthesise(path, options, memory=100_000_000)
+    return path
+
+
+@pytest.fixture
+def store(path: Path) -> GraphStore:
+    return GraphStore(path)
+
+
+def weights_hash(model: torch.nn.Module | dict[str, torch.Tensor]) -> str:
+    state = model if isinstance(model, dict) else model.state_dict()
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        digest.update(name.encode() + state[name].numpy().tobytes())
+    return digest.hexdigest()
+
+
+@pytest.mark.parametrize("model", ["sage", "gcn", "gat", "gin"])
+def test_every_model_learns(store: GraphStore, model: str) -> None:
+    result = fit(store, TrainOptions(model=model, dropout=0.1, **{**SMALL, "epochs": 8}))  # type: ignore[arg-type]
+    losses = [epoch.loss for epoch in result.history]
+    assert losses[-1] < 0.7 * losses[0]
+    assert result.test is not None and result.test > 0.5, "chance is 0.25"
+    assert result.best_epoch == max(range(8), key=lambda e: (result.history[e].val, -e))
+
+
+def test_shadow_learns(store: GraphStore) -> None:
+    options = TrainOptions(sampler="shadow", dropout=0.1, **{**SMALL, "epochs": 6})
+    result = fit(store, options)
+    assert result.test is not None and result.test > 0.5
+
+
+@pytest.mark.parametrize("strategy", ["mmap", "direct"])
+def test_strategies_train_the_same_model(store: GraphStore, strategy: str) -> None:
+    reference = fit(store, TrainOptions(**SMALL))
+    other = fit(store, TrainOptions(strategy=strategy, **SMALL))
+    assert weights_hash(other.model) == weights_hash(reference.model)
+
+
+def test_full_evaluation_leaves_nothing_behind(store: GraphStore) -> None:
+    result = fit(store, TrainOptions(evaluate="full", **SMALL))
+    assert result.val is not None and result.val > 0.4
+    assert all(not path.name.startswith(".evaluate") for path in store.path.parent.iterdir())
+
+
+def test_early_stopping_keeps_the_best_weights(store: GraphStore, tmp_path: Path) -> None:
+    options = TrainOptions(**{**SMALL, "epochs": 50, "lr": 0.3}, patience=2,
+                           checkpoint_dir=str(tmp_path))  # fmt: skip
+    result = fit(store, options)
+    assert result.stopped_early and len(result.history) < 50
+    assert result.best_epoch == len(result.history) - 3
+    best = load_checkpoint(tmp_path / "best.safetensors")
+    assert weights_hash(load_model(best)) == weights_hash(result.model)
+    again = fit(store, TrainOptions.from_dict({**options.as_dict(), "resume": True}))
+    assert len(again.history) == len(result.history), "nothing more is done"
+
+
+class StopAt(TrainReporter):
+    def __init__(self, stop: int) -> None:
+        self.left = stop
+
+    def batch(self, epoch: int, batch: int, loss: float, seeds: int, bytes_read: int) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+    def epoch(self, result: EpochResult) -> None: ...
+
+
+@pytest.mark.parametrize("every", [0, 1, 3])
+@pytest.mark.parametrize("stop", [1, 8, 11, 20])
+def test_an_interrupted_run_resumes_bit_by_bit(
+    store: GraphStore, tmp_path: Path, stop: int, every: int
+) -> None:
+    expected = fit(store, TrainOptions(**SMALL))
+    options = TrainOptions(**SMALL, checkpoint_dir=str(tmp_path), checkpoint_every=every)
+    with pytest.raises(KeyboardInterrupt):
+        fit(store, options, reporter=StopAt(stop))
+    result = fit(store, TrainOptions.from_dict({**options.as_dict(), "resume": True}))
+    assert weights_hash(result.model) == weights_hash(expected.model)
+    for one, other in zip(result.history, expected.history, strict=True):
+        assert (one.loss, one.val, one.test) == (other.loss, other.val, other.test)
+
+
+def test_a_run_with_other_options_is_not_resumed(store: GraphStore, tmp_path: Path) -> None:
+    fit(store, TrainOptions(**SMALL, checkpoint_dir=str(tmp_path)))
+    with pytest.raises(OptionError, match=r"lr=0\.01 "):
+        fit(store, TrainOptions(**{**SMALL, "lr": 0.1}, checkpoint_dir=str(tmp_path), resume=True))
+    with pytest.raises(OptionError, match="give resume"):
+        fit(store, TrainOptions(**SMALL, checkpoint_dir=str(tmp_path)))
+    more = {**SMALL, "epochs": 5}
+    result = fit(store, TrainOptions(**more, checkpoint_dir=str(tmp_path), resume=True))
+    assert weights_hash(result.model) == weights_hash(fit(store, TrainOptions(**more)).model)
+
+
+def test_two_runs_do_not_share_a_directory(store: GraphStore, tmp_path: Path) -> None:
+    (tmp_path / ".lock").touch()
+    lock = DirectoryLock(tmp_path, shared=False)
+    with pytest.raises(LockedError):
+        fit(store, TrainOptions(**SMALL, checkpoint_dir=str(tmp_path)))
+    lock.release()
+
+
+def test_a_store_without_labels_is_refused(tmp_path: Path) -> None:
+    with (
+        make_random_store(tmp_path / "g.outcrop", dim=None) as store,
+        pytest.raises(StoreError, match="training needs features"),
+    ):
+        fit(store)
+
+
+def test_a_users_own_model_is_trained(store: GraphStore) -> None:
+    from torch_geometric.nn import GraphSAGE
+
+    model = GraphSAGE(16, 8, num_layers=2, out_channels=4, jk="cat")
+    result = fit(store, TrainOptions(**SMALL), model=model)
+    assert result.model is model
+
+
+# The command, in processes of its own
+
+
+def run(
+    args: list[str], cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*OUTCROP, "train", *args], capture_output=True, text=True, cwd=cwd,
+                          env={**os.environ, **environment})  # fmt: skip
+
+
+def test_bf16_trains_where_the_cpu_can(path: Path) -> None:
+    flags = [str(path), *FLAGS, "--epochs", "2", "--precision", "bf16"]
+    done = run(flags, ONEDNN_MAX_CPU_ISA="AVX512_CORE_BF16")
+    assert done.returncode == 0, done.stderr
+
+
+def test_bf16_that_would_kill_torch_is_refused(
+    store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(OptionError, match="use fp32"):
+        fit(store, TrainOptions(precision="bf16", **SMALL))
+
+
+def last_weights(directory: Path) -> str:
+    return weights_hash(load_checkpoint(directory / "last.safetensors").model)
+
+
+def test_the_command_trains_records_and_says_so(path: Path, tmp_path: Path) -> None:
+    config = tmp_path / "run.yaml"
+    config.write_text("epochs: 7\nhidden: 8\n")
+    record = tmp_path / "run.json"
+    done = run([str(path), *FLAGS, "--config", str(config), "--epochs", "2",
+                "--record", str(record), "--strategy", "direct", "--log", "tensorboard"],
+               cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "epoch   2" in done.stdout and "test 0." in done.stdout and "memory:" in done.stdout
+    written = json.loads(record.read_text())
+    assert written["options"]["epochs"] == 2 and written["options"]["hidden"] == 16
+    assert [epoch["epoch"] for epoch in written["history"]] == [0, 1]
+    trained = [e for e in written["loader"]["epochs"] if e["stream"] == "train"]
+    assert [e["seeds"] for e in trained] == [400, 400] and trained[0]["bytes_read"] > 0
+    assert any((tmp_path / "runs").rglob("events.out.tfevents*"))
+
+
+def test_weights_are_equal_in_every_process_and_for_every_number_of_threads(
+    path: Path, tmp_path: Path
+) -> None:
+    hashes = {}
+    for name, flags, threads in (
+        ("one", [], "2"),
+        ("two", [], "2"),
+        ("deterministic 1", ["--deterministic"], "1"),
+        ("deterministic 2", ["--deterministic"], "2"),
+    ):
+        folder = tmp_path / name
+        done = run([str(path), *FLAGS, "--epochs", "1", "--evaluate", "none", "--hidden", "64",
+                    "--checkpoint-dir", str(folder), *flags], OMP_NUM_THREADS=threads,
+                   MKL_NUM_THREADS=threads)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        hashes[name] = last_weights(folder)
+    assert hashes["one"] == hashes["two"]
+    assert hashes["deterministic 1"] == hashes["deterministic 2"]
+
+
+def test_a_killed_run_resumes_bit_by_bit(path: Path, tmp_path: Path) -> None:
+    flags = [str(path), *FLAGS, "--epochs", "6", "--checkpoint-every", "1"]
+    start = time.monotonic()
+    assert run([*flags, "--checkpoint-dir", str(tmp_path / "whole")]).returncode == 0
+    seconds = time.monotonic() - start
+    expected = last_weights(tmp_path / "whole")
+    rng = random.Random(0)
+    for number in range(20 if SOAK else 1):
+        folder = tmp_path / f"killed-{number}"
+        args = [*flags, "--checkpoint-dir", str(folder), "--resume"]
+        for _ in range(2):  # killed twice
+            process = subprocess.Popen([*OUTCROP, "train", *args], stdout=subprocess.DEVNULL,
+                                       stderr=subprocess.DEVNULL)  # fmt: skip
+            time.sleep(seconds * rng.uniform(0.4, 1))
+            process.kill()
+            process.wait()
+        done = run(args)
+        assert done.returncode == 0, done.stderr
+        assert last_weights(folder) == expected
+
+
+def test_ctrl_c_ends_at_once_and_keeps_the_checkpoint(path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    process = subprocess.Popen(
+        [*OUTCROP, "train", str(path), *FLAGS, "--epochs", "10000", "--checkpoint-every", "1",
+         "--checkpoint-dir", str(folder)], stderr=subprocess.PIPE, text=True)  # fmt: skip
+    deadline = time.monotonic() + 60
+    while not (folder / "last.safetensors").exists():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert time.monotonic() - start < 2
+    assert "--resume" in errors
+    assert load_checkpoint(folder / "last.safetensors").facts["loader"]["batch"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--num-neighbors", "10;10"], "num_neighbors must be like"),
+        (["--memory", "1MB"], "the smallest that would do"),
+        (["--log", "wandb"], "log must be tensorboard"),
+        (["--device", "tpu9"], "device must be"),
+        (["--epochs", "-1"], "epochs must be at least 0"),
+    ],
+)
+def test_bad_commands_say_what_is_wrong(path: Path, flags: list[str], message: str) -> None:
+    done = CliRunner().invoke(app, ["train", str(path), *flags])
+    assert done.exit_code in (1, 2)
+    assert message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_outcrop_train_is_importable_lazily() -> None:
+    assert outcrop.train.fit is fit
