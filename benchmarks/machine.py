@@ -5,9 +5,12 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from outcrop.doctor import diagnose
+from outcrop.ingest.synthetic import SynthOptions, synthesise
 from outcrop.options import format_size
 
 
@@ -40,3 +43,21 @@ def _git(*arguments: str) -> str:
         cwd=Path(__file__).parent,
     )
     return done.stdout.strip()
+
+
+@contextmanager
+def quick_store(path: Path | None) -> Iterator[Path]:
+    """The store at `path`, or the quick benchmark graph in bench-data, made where it is missing."""
+    if path is not None:
+        yield path
+        return
+    folder = Path("bench-data")
+    folder.mkdir(exist_ok=True)
+    made = folder / "quick.outcrop"
+    if not made.exists():
+        options = SynthOptions(
+            nodes=4_000_000, edges=60_000_000, dim=128, classes=16, kind="rmat",
+            rmat=(0.45, 0.22, 0.22),
+        )  # fmt: skip
+        synthesise(made, options, memory=2_000_000_000)
+    yield made

@@ -37,9 +37,10 @@ SMALL: dict[str, Any] = {
     "epochs": 3,
     "lr": 0.01,
     "memory": "200MB",
+    "device": "cpu",  # where runs repeat themselves bit by bit
 }
 FLAGS = ["--layers", "2", "--hidden", "16", "--num-neighbors", "5,5", "--batch-size", "50",
-         "--lr", "0.01", "--memory", "200MB"]  # fmt: skip
+         "--lr", "0.01", "--memory", "200MB", "--device", "cpu"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ def infer(
     ],
     out: Annotated[Path, typer.Option(help="The .npy file to make.", show_default=False)],
     memory: Memory = 2_000_000_000,
-    device: Annotated[str, typer.Option(help="cpu, cuda ...")] = "cpu",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda ...")] = "auto",
 ) -> None:
     """Compute the output of every node, layer by layer and out of core, on all neighbours.
 
@@ -27,9 +27,9 @@ def infer(
     """
     from outcrop.train.checkpoint import load_checkpoint
     from outcrop.train.inference import infer as run
-    from outcrop.train.models import load_model
+    from outcrop.train.models import choose_device, load_model
 
     with GraphStore(store) as opened, Bars() as progress:
-        model = load_model(load_checkpoint(checkpoint)).to(device)
-        run(opened, model, out, memory=memory, device=device, progress=progress)
+        model = load_model(load_checkpoint(checkpoint)).to(choose_device(device))
+        run(opened, model, out, memory=memory, progress=progress)
     say(f"{out}: {opened.num_nodes:,} rows")

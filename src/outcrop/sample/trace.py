@@ -136,7 +136,7 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
         self._rows = np.zeros(64, _ROW)
         self._count = 0
         self._memory = aligned_empty(0)
-        self._stream: _Stream | None = _Stream(disk, folder / _DATA)
+        self._stream: Appender | None = Appender(disk, folder / _DATA)
 
     def append(self, task: Task, subgraph: Subgraph) -> None:
         """Copies everything: the arrays may change afterwards."""
@@ -212,7 +212,7 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
         self.close()
 
     @contextmanager
-    def _open_stream(self) -> Iterator[_Stream]:
+    def _open_stream(self) -> Iterator[Appender]:
         if self._stream is None:
             raise ValueError(f"{self._folder}: the writer of this trace is closed")
         try:
@@ -228,15 +228,6 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class _Stream(Appender):
-    def flush(self) -> None:
-        """Everything so far is in the file. Records are whole pages, so writes stay aligned."""
-        if self._filled:
-            self._send()
-        for buffer in (0, 1):
-            self._wait(buffer)
 
 
 class TraceReader(AbstractContextManager["TraceReader"]):

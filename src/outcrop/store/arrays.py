@@ -110,12 +110,16 @@ class Appender:
         if pending is not None:
             pending.wait()
 
-    def finish(self) -> None:
-        """Everything is in the file, which has its final length. Not yet synced."""
+    def flush(self) -> None:
+        """Everything so far is in the file. Later writes are slower if it ends within a page."""
         if self._filled:
             self._send()
         for buffer in (0, 1):
             self._wait(buffer)
+
+    def finish(self) -> None:
+        """Everything is in the file, which has its final length. Not yet synced."""
+        self.flush()
         self._buffers = []
         if self._reserved != self.bytes:
             self.file.truncate(self.bytes)

@@ -57,10 +57,9 @@ def infer(
     out: str | Path,
     *,
     memory: str | int = "2GB",
-    device: str = "cpu",
     progress: Progress = SILENT,
 ) -> None:
-    """The model's output for every node -> a float32 .npy file [N, out channels]."""
+    """The model's output for every node, on its device -> a float32 .npy file [N, out channels]."""
     if not isinstance(model, BasicGNN) or model.jk_mode not in (None, "last"):
         raise OptionError(
             "layer-wise inference is for PyG's BasicGNN models (GraphSAGE, GCN, GAT, GIN ...) "
@@ -71,7 +70,7 @@ def infer(
     try:
         # Beside the result, so that the last layer's file only needs to be renamed.
         with WorkDirectory(Path(out)) as work:
-            inference = _Inference(store, model, parse_size(memory), device, progress)
+            inference = _Inference(store, model, parse_size(memory), progress)
             inference.run(work.path, work.final)
     finally:
         model.train(was_training)
@@ -83,12 +82,11 @@ class _Inference:
         store: GraphStore,
         model: BasicGNN,
         memory_bytes: int,
-        device: str,
         progress: Progress,
     ) -> None:
         self._store = store
         self._model = model
-        self._device = torch.device("cpu" if device == "auto" else device)
+        self._device = next(model.parameters()).device
         self._progress = progress
         self._gcn_scale = None
         if any(isinstance(conv, GCNConv) for conv in model.convs):

@@ -31,7 +31,7 @@ from outcrop.train.checkpoint import (
 )
 from outcrop.train.evaluate import Scores, evaluate_full, evaluate_sampled
 from outcrop.train.memory import MemoryUse, PeakMeter, rss_bytes
-from outcrop.train.models import make_model, seed_labels, seed_logits
+from outcrop.train.models import choose_device, make_model, seed_labels, seed_logits
 from outcrop.train.options import TrainOptions
 
 LAST = "last.safetensors"
@@ -322,16 +322,6 @@ def make_loader(store: GraphStore, options: TrainOptions, device: torch.device) 
         )
     depth = len(options.num_neighbors)
     return ShaDowLoader(store, depth, options.num_neighbors[0], "train", **common)
-
-
-def choose_device(name: str) -> torch.device:
-    """ "auto" is the GPU where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return torch.device(name)
-    except RuntimeError as error:
-        raise OptionError(f"device must be auto, cpu, cuda or cuda:N (got {name!r})") from error
 
 
 def _check_bf16() -> None:

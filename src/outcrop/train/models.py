@@ -10,6 +10,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn.models import GAT, GCN, GIN, GraphSAGE
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
+from outcrop.errors import OptionError
 from outcrop.train.checkpoint import Checkpoint
 from outcrop.train.options import TrainOptions
 
@@ -27,6 +28,16 @@ def make_model(options: TrainOptions, in_channels: int, out_channels: int) -> nn
         common["heads"] = options.heads
     model: nn.Module = kinds[options.model](**common)
     return model
+
+
+def choose_device(name: str) -> torch.device:
+    """ "auto" is the GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise OptionError(f"device must be auto, cpu, cuda or cuda:N (got {name!r})") from error
 
 
 def load_model(checkpoint: Checkpoint) -> nn.Module:

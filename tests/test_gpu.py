@@ -1,0 +1,37 @@
+"""On a GPU: batches arrive there, equal to those on the CPU, and models train."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from outcrop.loader import NeighborLoader
+from outcrop.strategies import STRATEGIES
+from outcrop.train import TrainOptions, fit, infer
+from tests.conformance.contract import contents
+from tests.stores import make_random_store
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_batches_on_the_gpu_equal_those_on_the_cpu(tmp_path: Path, strategy: str) -> None:
+    with make_random_store(tmp_path / "g.outcrop", train=100) as store:
+        on_cpu = NeighborLoader(store, [4, 3], "train", batch_size=16, shuffle=True)
+        on_gpu = NeighborLoader(store, [4, 3], "train", batch_size=16, shuffle=True,
+                                strategy=strategy, device="cuda")  # fmt: skip
+        for expected, found in zip(on_cpu, on_gpu, strict=True):
+            assert found.x.is_cuda and found.edge_index.is_cuda
+            assert contents(found.cpu()) == contents(expected)
+
+
+def test_a_model_trains_and_infers_on_the_gpu(tmp_path: Path) -> None:
+    with make_random_store(tmp_path / "g.outcrop") as store:
+        options = TrainOptions(layers=2, num_neighbors=(5, 5), hidden=16, epochs=3, batch_size=32,
+                               strategy="direct", memory="1GB", device="cuda",
+                               evaluate="full", precision="bf16")  # fmt: skip
+        result = fit(store, options)
+        assert next(result.model.parameters()).is_cuda
+        infer(store, result.model, tmp_path / "out.npy")
