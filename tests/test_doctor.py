@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from outcrop import doctor
-from outcrop.doctor import cgroup_memory_limit, diagnose
+from outcrop.cage import group_limit_bytes
+from outcrop.doctor import diagnose
 from outcrop.ingest.build import import_graph
 from outcrop.ingest.edgelist import edgelist_source
 from outcrop.ingest.files import Files, file_attributes
@@ -130,7 +131,7 @@ def test_where_io_uring_is_denied_it_says_so_and_everything_works_with_the_pool(
 
 
 def test_the_limit_of_the_control_group_is_seen() -> None:
-    code = "from outcrop.doctor import cgroup_memory_limit; print(cgroup_memory_limit())"
+    code = "from outcrop.doctor import group_limit_bytes; print(group_limit_bytes())"
     done = run_caged([sys.executable, "-c", code], 300 << 20)
     assert done.output.strip() == str(300 << 20)
-    assert cgroup_memory_limit() != 300 << 20
+    assert group_limit_bytes() != 300 << 20

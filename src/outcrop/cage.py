@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -64,3 +65,42 @@ def _make_group(limit_bytes: int) -> Path:
             group.rmdir()
         raise CageError(f"cannot make a memory control group: {error}") from error
     return group
+
+
+def group_limit_bytes() -> int | None:
+    """The smallest memory limit of this process's control groups (v2 or v1), if there is one."""
+    limits = []
+    for folder, v2 in _own_groups():
+        file = "memory.max" if v2 else "memory.limit_in_bytes"
+        for parent in (folder, *folder.parents):
+            value = _read_number(parent / file)
+            if value is not None and value < 1 << 60:  # v1 writes a huge number for none
+                limits.append(value)
+    return min(limits, default=None)
+
+
+def group_peak_bytes() -> int | None:
+    """The most that this process's control group used, page cache included, where it is told."""
+    for folder, v2 in _own_groups():
+        peak = _read_number(folder / ("memory.peak" if v2 else "memory.max_usage_in_bytes"))
+        if peak is not None:
+            return peak
+    return None
+
+
+def _own_groups() -> Iterator[tuple[Path, bool]]:
+    """Folders of this process's memory groups, and whether each is of version 2."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, group = line.split(":", 2)
+        if controllers == "":
+            yield _V2 / group.lstrip("/"), True
+        elif "memory" in controllers.split(","):
+            yield _V1 / group.lstrip("/"), False
+
+
+def _read_number(path: Path) -> int | None:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None

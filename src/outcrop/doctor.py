@@ -18,6 +18,7 @@ import numpy as np
 
 from outcrop import _core
 from outcrop._version import __version__
+from outcrop.cage import group_limit_bytes
 from outcrop.disk import Disk, aligned_empty
 from outcrop.options import DiskOptions, format_size
 from outcrop.parallel import cpu_count
@@ -87,7 +88,7 @@ def _look_at_machine(found: Diagnosis) -> None:
     found.cpu = _cpu_name()
     found.cpus = cpu_count()
     found.memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    found.memory_limit_bytes = cgroup_memory_limit()
+    found.memory_limit_bytes = group_limit_bytes()
     found.gpus = _gpus()
     found.io_uring_compiled = _core.uring_compiled()
     found.io_uring_refusal = _core.uring_refusal() or None
@@ -107,29 +108,6 @@ def _cpu_name() -> str:
         return platform.machine()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
-
-
-def cgroup_memory_limit() -> int | None:
-    """The smallest memory limit of this process's control groups (v2 or v1), if there is one."""
-    limits = []
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, group = line.split(":", 2)
-        if controllers == "":
-            root, file = Path("/sys/fs/cgroup"), "memory.max"
-        elif "memory" in controllers.split(","):
-            root, file = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"
-        else:
-            continue
-        folder = root / group.lstrip("/")
-        for parent in (folder, *folder.parents):
-            try:
-                text = (parent / file).read_text().strip()
-            except OSError:
-                continue
-            # "max", or v1's largest multiple of a page, means none
-            if text.isdigit() and int(text) < 1 << 60:
-                limits.append(int(text))
-    return min(limits, default=None)
 
 
 def _gpus() -> list[str]:

@@ -14,7 +14,7 @@ import numpy as np
 from outcrop.batch import BatchMaker, BatchShape, Prepared, RowShape
 from outcrop.budget import Budget
 from outcrop.errors import OptionError
-from outcrop.metrics import EpochRecord, Record
+from outcrop.metrics import DriveUse, EpochRecord, LoaderRecord
 from outcrop.sample.sampler import SAMPLING_VERSION, Sampler, Sampling
 from outcrop.sample.seeds import Ids, SeedOrder, Stream, Task
 from outcrop.store.store import GraphStore
@@ -70,7 +70,7 @@ class Feed:
         maker = BatchMaker(self._pool, rows, store.load_labels() if rows.labels else None)
         start = time.perf_counter()
         self._strategy = made(Job(store, sampling, self.seed, maker, depth))
-        self.record = Record(
+        self.record = LoaderRecord(
             strategy=strategy,
             memory_bytes=self.budget.total_bytes,
             charges=dict(self.budget.charges),
@@ -94,7 +94,7 @@ class Feed:
         """The batch of each task, counted in the record as (a part of) an epoch."""
         times = RunTimes()
         entry = EpochRecord(stream=stream.name.lower(), epoch=epoch)
-        before = self.store.disk.counters
+        before = DriveUse.now(self.store.disk.counters)
         start = time.perf_counter()
         batches = self._strategy.batches(tasks, times)
         try:
@@ -104,8 +104,14 @@ class Feed:
                 del batch  # not kept here while the next one is awaited
         finally:
             batches.close()  # type: ignore[attr-defined]
-            entry.finish(time.perf_counter() - start, times, before, self.store.disk.counters)
+            after = DriveUse.now(self.store.disk.counters)
+            entry.finish(time.perf_counter() - start, times, before, after)
             self.record.peak_batch_bytes = self._pool.peak_bytes
+            if not self.record.epochs:
+                self.record.events = [
+                    (event.stage, event.number, event.start - start, event.end - start)
+                    for event in times.events
+                ]
             self.record.epochs.append(entry)
 
     def close(self) -> None:

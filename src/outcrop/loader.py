@@ -18,7 +18,7 @@ from torch_geometric.sampler import NodeSamplerInput
 from outcrop.batch import Prepared
 from outcrop.errors import OptionError, StoreError
 from outcrop.feed import Feed, Schedule, seed_nodes
-from outcrop.metrics import Record
+from outcrop.metrics import LoaderRecord
 from outcrop.options import parse_size
 from outcrop.sample.sampler import Sampling
 from outcrop.sample.seeds import SeedOrder, Stream
@@ -178,7 +178,7 @@ class _FedLoader(torch.utils.data.DataLoader[Any]):
         return self._finish(self.schedule.one(positions))
 
     @property
-    def record(self) -> Record:
+    def record(self) -> LoaderRecord:
         """What was counted so far; siblings share it."""
         return self.feed.record
 

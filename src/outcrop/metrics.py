@@ -1,18 +1,30 @@
-"""Metrics: what every run counts, in one record that tables, reports and benchmarks read."""
+"""Metrics: what every run counts, in one record that tables, reports and benchmarks read.
+
+docs/record.md has the JSON. A loader keeps a `LoaderRecord`; a command wraps it, with where and how
+it ran, into a `RunRecord`.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from outcrop.batch import Prepared
 from outcrop.disk import DiskCounters
+from outcrop.errors import StoreError
+from outcrop.store.locks import write_synced
 from outcrop.strategies.base import RunTimes
+
+RECORD_FORMAT = "outcrop-record"
+RECORD_VERSION = 1
 
 
 @dataclass
 class StageRecord:
-    """One stage of the pipeline, summed over its threads."""
+    """One stage, summed over its threads."""
 
     busy_seconds: float
     wait_seconds: float
@@ -27,19 +39,25 @@ class EpochRecord:
     """train, val, test or direct."""
     epoch: int
     seconds: float = 0.0
-    consumer_wait_seconds: float = 0.0
+    stall_seconds: float = 0.0
     """How long the training loop waited for batches."""
     batches: int = 0
     seeds: int = 0
     sampled_edges: int = 0
     rows: int = 0
-    """Feature rows delivered."""
+    """Feature rows wanted."""
     row_bytes: int = 0
     """The same in bytes, as float32."""
+    hits: dict[str, int] = field(default_factory=dict)
+    """Rows that were found in memory, by tier."""
     read_requests: int = 0
+    """Of the disk engine; so are the next two."""
     bytes_wanted: int = 0
     bytes_read: int = 0
+    drive_bytes: int = 0
+    """What the kernel read from the drive for this process, page faults included."""
     stages: dict[str, StageRecord] = field(default_factory=dict)
+    """By the papers' names: sample, inspect, switch, gather, cache update, transfer, compute."""
 
     def count(self, batch: Prepared) -> None:
         self.batches += 1
@@ -48,21 +66,41 @@ class EpochRecord:
         self.rows += len(batch.n_id)
         self.row_bytes += 0 if batch.x is None else batch.x.nbytes
 
-    def finish(
-        self, seconds: float, times: RunTimes, before: DiskCounters, after: DiskCounters
-    ) -> None:
+    def finish(self, seconds: float, times: RunTimes, before: DriveUse, after: DriveUse) -> None:
         self.seconds = seconds
-        self.consumer_wait_seconds = times.consumer_wait_seconds
-        self.read_requests = after.read_requests - before.read_requests
-        self.bytes_wanted = after.bytes_wanted - before.bytes_wanted
-        self.bytes_read = after.bytes_read - before.bytes_read
+        self.stall_seconds = times.consumer_wait_seconds
+        self.hits = dict(times.hits)
+        self.read_requests = after.counters.read_requests - before.counters.read_requests
+        self.bytes_wanted = after.counters.bytes_wanted - before.counters.bytes_wanted
+        self.bytes_read = after.counters.bytes_read - before.counters.bytes_read
+        self.drive_bytes = after.drive_bytes - before.drive_bytes
         for name, stage in times.stages.items():
-            waited = stage.wait_seconds + stage.turn_seconds + stage.admit_seconds
-            self.stages[name] = StageRecord(stage.busy_seconds, waited)
+            if name not in ("source", "consumer"):
+                waited = stage.wait_seconds + stage.turn_seconds + stage.admit_seconds
+                self.stages[name] = StageRecord(stage.busy_seconds, waited)
+        compute = max(seconds - self.stall_seconds, 0.0)
+        self.stages["compute"] = StageRecord(compute, self.stall_seconds)
+
+    @property
+    def read_amplification(self) -> float | None:
+        """Bytes read per byte wanted; None where the engine read nothing."""
+        return self.bytes_read / self.bytes_wanted if self.bytes_wanted else None
+
+
+@dataclass(frozen=True)
+class DriveUse:
+    """Counters at one instant."""
+
+    counters: DiskCounters
+    drive_bytes: int
+
+    @classmethod
+    def now(cls, counters: DiskCounters) -> DriveUse:
+        return cls(counters, drive_read_bytes())
 
 
 @dataclass
-class Record:
+class LoaderRecord:
     """A loader's life: how its memory is divided, and its epochs."""
 
     strategy: str
@@ -76,7 +114,85 @@ class Record:
     prepare_seconds: float
     peak_batch_bytes: int = 0
     epochs: list[EpochRecord] = field(default_factory=list)
+    events: list[tuple[str, int, float, float]] = field(default_factory=list)
+    """Of the first epoch of training: stage, batch, begin and end in seconds since its start."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return asdict(self)
+        values = asdict(self)
+        for entry, epoch in zip(values["epochs"], self.epochs, strict=True):
+            entry["read_amplification"] = epoch.read_amplification
+        return values
+
+
+@dataclass
+class RunRecord:
+    """A run of a command: what, where, with what, and what came of it."""
+
+    kind: str
+    """train or bench."""
+    name: str
+    """Of the strategy or peer."""
+    command: list[str]
+    created: str
+    """ISO 8601, UTC."""
+    store: dict[str, Any]
+    configuration: dict[str, Any]
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    process: dict[str, int | None]
+    """peak_rss_bytes, cgroup_peak_bytes, cgroup_limit_bytes, read_bytes, disk_used_bytes."""
+    loader: dict[str, Any]
+    """A LoaderRecord; of a peer, what of it can be known."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """Of training: epoch, loss, seconds, val, test."""
+    series: dict[str, list[float]] = field(default_factory=dict)
+    """One entry a second; see monitor.py."""
+    digest: str | None = None
+    """Of batches, where they were checked."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"format": RECORD_FORMAT, "version": RECORD_VERSION, **asdict(self)}
+
+    def write(self, path: Path) -> None:
+        write_synced(path, json.dumps(self.as_dict(), indent=1).encode())
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """A record file -> its values; StoreError where it is none of a known version."""
+    try:
+        values = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise StoreError(f"{path}: not a record: {error}") from error
+    if not isinstance(values, Mapping) or values.get("format") != RECORD_FORMAT:
+        raise StoreError(f"{path}: not a record of Outcrop")
+    if values.get("version") != RECORD_VERSION:
+        raise StoreError(f"{path}: a record of version {values.get('version')}")
+    return dict(values)
+
+
+def drive_read_bytes() -> int:
+    """What the drive delivered to this process so far: direct reads and page faults alike."""
+    return _proc_value(Path("/proc/self/io"), "read_bytes")
+
+
+def peak_rss_bytes() -> int:
+    """The most that this process had in memory, since its start or the last reset."""
+    return _proc_value(Path("/proc/self/status"), "VmHWM") * 1024
+
+
+def rss_bytes() -> int:
+    """What this process has in memory now."""
+    return _proc_value(Path("/proc/self/status"), "VmRSS") * 1024
+
+
+def _proc_value(path: Path, name: str) -> int:
+    """The number after `name:` in a file of the kernel; 0 where it cannot be read."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return 0
+    for line in lines:
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1])
+    return 0

@@ -205,7 +205,9 @@ def test_the_command_trains_records_and_says_so(path: Path, tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     assert "epoch   2" in done.stdout and "test 0." in done.stdout and "memory:" in done.stdout
     written = json.loads(record.read_text())
-    assert written["options"]["epochs"] == 2 and written["options"]["hidden"] == 16
+    assert written["format"] == "outcrop-record" and written["kind"] == "train"
+    options = written["configuration"]
+    assert options["epochs"] == 2 and options["hidden"] == 16
     assert [epoch["epoch"] for epoch in written["history"]] == [0, 1]
     trained = [e for e in written["loader"]["epochs"] if e["stream"] == "train"]
     assert [e["seeds"] for e in trained] == [400, 400] and trained[0]["bytes_read"] > 0

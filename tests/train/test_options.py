@@ -15,7 +15,7 @@ from outcrop.train.options import TrainOptions, read_config
     ("values", "message"),
     [
         ({"model": "mlp"}, "sage, gcn, gat, gin"),
-        ({"layers": 2}, "one entry per layer: 2"),
+        ({"layers": 4}, "an entry per layer: 4"),
         ({"layers": 0, "num_neighbors": []}, "layers must be at least 1"),
         ({"model": "gat", "hidden": 10, "heads": 4}, "multiple of heads"),
         ({"dropout": 1.0}, "dropout"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
@@ -14,9 +13,17 @@ from rich.progress import Progress as RichBars
 
 from outcrop.cli.arguments import Store
 from outcrop.cli.output import say, stderr
+from outcrop.environment import (
+    command_line,
+    machine_facts,
+    now,
+    process_facts,
+    store_facts,
+    versions,
+)
 from outcrop.errors import OptionError
+from outcrop.metrics import RunRecord
 from outcrop.options import format_size
-from outcrop.store.locks import write_synced
 from outcrop.store.store import GraphStore
 from outcrop.train.options import TrainOptions, read_config
 
@@ -123,7 +130,7 @@ def train(
         except KeyboardInterrupt:
             raise typer.Exit(_interrupted(options)) from None
         if record is not None:
-            write_synced(record, json.dumps(_record(opened, options, result), indent=1).encode())
+            _record(opened, options, result).write(record)
 
 
 def _interrupted(options: TrainOptions) -> int:
@@ -149,21 +156,21 @@ def _numbers(text: str) -> tuple[int, ...]:
         raise OptionError(f"num_neighbors must be like 10,10,5 (got {text!r})") from None
 
 
-def _record(store: GraphStore, options: TrainOptions, result: FitResult) -> dict[str, Any]:
-    from outcrop.train.memory import drive_read_bytes, peak_rss_bytes
-
-    return {
-        "store": {"path": str(store.path), "content": store.content},
-        "options": options.as_dict(),
-        "history": [vars(epoch) for epoch in result.history],
-        "best_epoch": result.best_epoch,
-        "val": result.val,
-        "test": result.test,
-        "stopped_early": result.stopped_early,
-        "memory": None if result.memory is None else vars(result.memory),
-        "loader": result.record.as_dict(),
-        "process": {"read_bytes": drive_read_bytes(), "peak_rss_bytes": peak_rss_bytes()},
-    }
+def _record(store: GraphStore, options: TrainOptions, result: FitResult) -> RunRecord:
+    return RunRecord(
+        kind="train",
+        name=options.strategy,
+        command=command_line(),
+        created=now(),
+        store=store_facts(store),
+        configuration=options.as_dict(),
+        machine=machine_facts(store.path),
+        versions=versions(),
+        process=process_facts(),
+        loader=result.record.as_dict(),
+        history=[vars(epoch) for epoch in result.history],
+        series=result.series,
+    )
 
 
 def make_reporter(log: str | None) -> Any:

@@ -34,6 +34,8 @@ class RunTimes:
     stages: dict[str, StageTimes] = field(default_factory=dict)
     consumer_wait_seconds: float = 0.0
     events: list[Event] = field(default_factory=list)
+    hits: dict[str, int] = field(default_factory=dict)
+    """Rows found in memory, by tier; a strategy with tiers counts them."""
 
     def take(self, pipeline: Pipeline) -> None:
         self.stages = pipeline.timings

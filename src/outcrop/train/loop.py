@@ -18,7 +18,8 @@ from torch.nn.functional import cross_entropy
 
 from outcrop.errors import OptionError, StoreError
 from outcrop.loader import NeighborLoader, ShaDowLoader
-from outcrop.metrics import Record
+from outcrop.metrics import LoaderRecord, rss_bytes
+from outcrop.monitor import Monitor
 from outcrop.store.format import LOCK
 from outcrop.store.locks import DirectoryLock
 from outcrop.store.store import GraphStore
@@ -30,7 +31,7 @@ from outcrop.train.checkpoint import (
     take_checkpoint,
 )
 from outcrop.train.evaluate import Scores, evaluate_full, evaluate_sampled
-from outcrop.train.memory import MemoryUse, PeakMeter, rss_bytes
+from outcrop.train.memory import MemoryUse, PeakMeter
 from outcrop.train.models import choose_device, make_model, seed_labels, seed_logits
 from outcrop.train.options import TrainOptions
 
@@ -63,9 +64,11 @@ class FitResult:
     val: float | None
     test: float | None
     """At the best validation."""
-    record: Record
+    record: LoaderRecord
     memory: MemoryUse | None
     stopped_early: bool
+    series: dict[str, list[float]]
+    """What the machine did, second by second."""
 
 
 class TrainReporter:
@@ -120,8 +123,8 @@ def fit(
     for name in ("features", "labels", "train"):
         if not store.has(name):
             raise StoreError(f"{store.path}: training needs {name}")
-    with _checkpoint_lock(options), _determinism(options):
-        return _Run(store, options, model, reporter or TrainReporter()).fit()
+    with _checkpoint_lock(options), _determinism(options), Monitor(store.path) as monitor:
+        return _Run(store, options, model, reporter or TrainReporter(), monitor).fit()
 
 
 class _Run:
@@ -133,7 +136,9 @@ class _Run:
         options: TrainOptions,
         model: nn.Module | None,
         reporter: TrainReporter,
+        monitor: Monitor,
     ) -> None:
+        self.monitor = monitor
         self.store = store
         self.options = options
         self.reporter = reporter
@@ -295,6 +300,7 @@ class _Run:
             record=self.loader.record,
             memory=self.memory,
             stopped_early=self._stopped(),
+            series=self.monitor.series,
         )
         self.loader.close()
         self.reporter.end(result)

@@ -6,7 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-_STATUS = Path("/proc/self/status")
+from outcrop.metrics import peak_rss_bytes, rss_bytes
+
 _CLEAR = Path("/proc/self/clear_refs")
 
 
@@ -38,32 +39,6 @@ class PeakMeter:
         return max(peak_rss_bytes() - self._before, 0)
 
 
-def rss_bytes() -> int:
-    """What this process has in memory now."""
-    return _status("VmRSS")
-
-
-def peak_rss_bytes() -> int:
-    """The most that this process had in memory, since its start or the last meter."""
-    return _status("VmHWM")
-
-
-def drive_read_bytes() -> int:
-    """What the drive delivered to this process: direct reads and page faults alike."""
-    for line in Path("/proc/self/io").read_text().splitlines():
-        name, value = line.split(":")
-        if name == "read_bytes":
-            return int(value)
-    return 0
-
-
 def _reset_peak() -> None:
     with suppress(OSError):  # where it is denied, peaks are of the whole life
         _CLEAR.write_text("5")
-
-
-def _status(name: str) -> int:
-    for line in _STATUS.read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    return 0

@@ -33,7 +33,7 @@ class TrainOptions:
     dropout: float = 0.5
     sampler: Literal["neighbor", "shadow"] = "neighbor"
     num_neighbors: tuple[int, ...] = (10, 10, 10)
-    """Per hop; neighbor needs one per layer. -1 takes all."""
+    """Per hop; -1 takes all. An entry per layer; one more lets gcn see degrees of all it uses."""
     replace: bool = False
     batch_size: int = 1000
     strategy: str = "memory"
@@ -70,9 +70,9 @@ class TrainOptions:
                 raise OptionError(f"{name} must be at least {least} (got {getattr(self, name)})")
         if not 0 <= self.dropout < 1:
             raise OptionError(f"dropout must be 0 to 1 (got {self.dropout})")
-        if self.sampler == "neighbor" and len(self.num_neighbors) != self.layers:
+        if self.sampler == "neighbor" and len(self.num_neighbors) < self.layers:
             raise OptionError(
-                f"num_neighbors needs one entry per layer: {self.layers} "
+                f"num_neighbors needs an entry per layer: {self.layers} "
                 f"(got {list(self.num_neighbors)})"
             )
         if self.model == "gat" and self.hidden % self.heads:

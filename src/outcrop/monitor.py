@@ -1,0 +1,99 @@
+"""Monitor: once a second, what the machine and the drive do -> a time series for the record."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+_SECTOR_BYTES = 512  # of /proc/diskstats, whatever the drive's own
+
+
+class Monitor:
+    """Samples while it is open. Columns: seconds, cpu_share, iowait_share, drive_bytes_per_second,
+    drive_reads_per_second, faults_per_second, refaults_per_second, and whatever `gauges` tell."""
+
+    def __init__(
+        self, path: Path, gauges: dict[str, Callable[[], float]] | None = None, every: float = 1.0
+    ) -> None:
+        """`path`: a file on the drive that is watched. `gauges`: values to ask for, by name."""
+        self._device = _block_device(path)
+        self._gauges = gauges or {}
+        self._every = every
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="outcrop-monitor", daemon=True)
+        self.series: dict[str, list[float]] = {}
+
+    def __enter__(self) -> Monitor:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        start = last = time.perf_counter()
+        before = self._counters()
+        while not self._stop.wait(self._every):
+            now, after = time.perf_counter(), self._counters()
+            passed = now - last
+            changed = {name: after[name] - before[name] for name in after}
+            total = max(changed["cpu_total"], 1)
+            row = {
+                "seconds": now - start,
+                "cpu_share": changed["cpu_busy"] / total,
+                "iowait_share": changed["cpu_iowait"] / total,
+                "drive_bytes_per_second": changed["drive_bytes"] / passed,
+                "drive_reads_per_second": changed["drive_reads"] / passed,
+                "faults_per_second": changed["faults"] / passed,
+                "refaults_per_second": changed["refaults"] / passed,
+                **{name: gauge() for name, gauge in self._gauges.items()},
+            }
+            for name, value in row.items():
+                self.series.setdefault(name, []).append(round(value, 4))
+            last, before = now, after
+
+    def _counters(self) -> dict[str, int]:
+        user, nice, system, idle, iowait, irq, softirq, *_ = (
+            int(word) for word in _first_line("/proc/stat").split()[1:]
+        )
+        busy = user + nice + system + irq + softirq
+        reads, sectors = _drive_counters(self._device)
+        vmstat = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+        return {
+            "cpu_busy": busy,
+            "cpu_iowait": iowait,
+            "cpu_total": busy + idle + iowait,
+            "drive_reads": reads,
+            "drive_bytes": sectors * _SECTOR_BYTES,
+            "faults": int(vmstat.get("pgmajfault", 0)),
+            "refaults": int(vmstat.get("workingset_refault_file", 0)),
+        }
+
+
+def _first_line(path: str) -> str:
+    with open(path) as file:
+        return file.readline()
+
+
+def _block_device(path: Path) -> tuple[int, int]:
+    device = os.stat(path).st_dev
+    return os.major(device), os.minor(device)
+
+
+def _drive_counters(device: tuple[int, int]) -> tuple[int, int]:
+    """Reads completed and sectors read of a drive; zeros where it is none (tmpfs, network)."""
+    for line in Path("/proc/diskstats").read_text().splitlines():
+        major, minor, _, reads, _, sectors, *_ = line.split()
+        if (int(major), int(minor)) == device:
+            return int(reads), int(sectors)
+    return 0, 0
