@@ -18,7 +18,7 @@ from tests.cage import OUTCROP
 from tests.graphs import random_graph, save_npz
 
 COMMANDS = [["import", "npz"], ["import", "edgelist"], ["synth"], ["info"], ["verify"], ["gc"],
-            ["doctor"]]  # fmt: skip
+            ["doctor"], ["report"]]  # fmt: skip
 
 
 def outcrop(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
