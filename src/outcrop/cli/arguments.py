@@ -49,3 +49,11 @@ Seed = Annotated[
 def count_option(name: str, text: str) -> object:
     """An option that takes a count such as 1M."""
     return typer.Option(name, help=text, parser=_count, metavar="COUNT", show_default=False)
+
+
+def neighbor_counts(text: str) -> tuple[int, ...]:
+    """ "10,10,5" -> the neighbours to sample, per hop."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise OptionError(f"num_neighbors must be like 10,10,5 (got {text!r})") from None

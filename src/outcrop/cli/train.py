@@ -11,7 +11,7 @@ import typer
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichBars
 
-from outcrop.cli.arguments import Store
+from outcrop.cli.arguments import Store, neighbor_counts
 from outcrop.cli.output import say, stderr
 from outcrop.environment import (
     command_line,
@@ -145,15 +145,8 @@ def _merge(config: Path | None, given: dict[str, Any]) -> TrainOptions:
     values = {} if config is None else read_config(config)
     values |= {name: value for name, value in given.items() if value is not None}
     if isinstance(values.get("num_neighbors"), str):
-        values["num_neighbors"] = _numbers(values["num_neighbors"])
+        values["num_neighbors"] = neighbor_counts(values["num_neighbors"])
     return TrainOptions.from_dict(values, str(config) if config else "options")
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise OptionError(f"num_neighbors must be like 10,10,5 (got {text!r})") from None
 
 
 def _record(store: GraphStore, options: TrainOptions, result: FitResult) -> RunRecord:
