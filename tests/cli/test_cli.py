@@ -17,8 +17,9 @@ from outcrop.cli.output import guarded
 from tests.cage import OUTCROP
 from tests.graphs import random_graph, save_npz
 
-COMMANDS = [["import", "npz"], ["import", "edgelist"], ["synth"], ["info"], ["verify"], ["gc"],
-            ["doctor"], ["report"]]  # fmt: skip
+COMMANDS = [["import", "npz"], ["import", "edgelist"], ["synth"], ["info"], ["profile"],
+            ["train"], ["infer"], ["bench"], ["report"], ["verify"], ["gc"], ["doctor"],
+            ["demo"]]  # fmt: skip
 
 
 def outcrop(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

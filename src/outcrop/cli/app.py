@@ -13,6 +13,7 @@ from outcrop.cli.infer import infer
 from outcrop.cli.info import info
 from outcrop.cli.output import guarded
 from outcrop.cli.report import report
+from outcrop.cli.profile import profile
 from outcrop.cli.synth import synth
 from outcrop.cli.train import train
 from outcrop.cli.verify import verify
@@ -43,7 +44,7 @@ def _outcrop(
 
 
 app.add_typer(import_app)
-for command in (synth, info, train, infer, report, verify, gc, doctor, demo):
+for command in (synth, info, profile, train, infer, report, verify, gc, doctor, demo):
     app.command()(guarded(command))
 
 
