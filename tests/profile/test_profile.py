@@ -23,8 +23,8 @@ from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import SeedOrder
 from outcrop.store.store import GraphStore
 from outcrop.strategies.mmap import mapped_topology
+from tests.graphs import random_graph, save_npz
 from tests.profile import model
-from tests.stores import make_random_store
 
 NODES = 600
 SAMPLED = ["--num-neighbors", "3,2", "--batch-size", "40", "--batches", "9"]
@@ -163,6 +163,14 @@ def test_out_holds_the_json_and_pictures_that_need_nothing_else(path: Path, tmp_
     assert outcrop(path, *SAMPLED, "--out", out).exit_code == 0  # written again
 
 
+def test_the_label_of_an_axis_is_at_its_middle(path: Path) -> None:
+    with GraphStore(path) as store:
+        found = profile_store(store, OPTIONS)
+    for text in pictures(found).values():
+        (label,) = (e for e in ElementTree.fromstring(text) if "transform" in e.attrib)
+        assert label.attrib["y"] == "190.0"  # whatever share is at the top
+
+
 def test_points_of_a_picture_lie_where_their_values_say(path: Path) -> None:
     with GraphStore(path) as store:
         found = profile_store(store, OPTIONS)
@@ -221,12 +229,13 @@ def test_a_trace_of_another_store_or_a_damaged_one_is_refused(
 
 
 def test_a_split_that_is_missing_or_empty_is_named(tmp_path: Path) -> None:
-    (tmp_path / "g.txt").write_text("0 1\n")
-    words = ["import", "edgelist", str(tmp_path / "g.txt"), str(tmp_path / "without")]
-    assert CliRunner().invoke(app, words).exit_code == 0
-    done = outcrop(tmp_path / "without")
-    assert done.exit_code == 1 and "without: has no train" in done.stderr
-    make_random_store(tmp_path / "empty", train=0).close()
-    done = outcrop(tmp_path / "empty")
-    assert done.exit_code == 1
-    assert "empty: there are no train nodes to sample around" in done.stderr
+    graph = random_graph(20, 50)
+    save_npz(tmp_path / "without.npz", graph)
+    save_npz(tmp_path / "empty.npz", graph, train_mask=np.zeros(20, bool))
+    messages = {"without": "has no train", "empty": "there are no train nodes to sample around"}
+    for name, message in messages.items():
+        words = ["import", "npz", str(tmp_path / f"{name}.npz"), str(tmp_path / name)]
+        assert CliRunner().invoke(app, words).exit_code == 0
+        done = outcrop(tmp_path / name)
+        assert done.exit_code == 1
+        assert f"{name}: {message}" in done.stderr

@@ -163,7 +163,7 @@ class _Chart:
         middle = (_LEFT + self._right) / 2
         self._text(_LEFT, 24, self.title, "start", ' class="title"')
         self._text(middle, _HEIGHT - 16, self.x_label)
-        y = self._y(0.5)
+        y = self._y(self.most / 2)
         self._text(18, y, self.y_label, more=f' transform="rotate(-90 18 {y:.1f})"')
         body = "\n".join(self._parts)
         return (
