@@ -8,12 +8,10 @@ benchmarks/results/read_rows.md. Needs fio (Debian: apt-get install fio).
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import resource
 import shutil
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -24,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from machine import provenance
+from outcrop.bench.drive import run_fio
 from outcrop.disk import Disk, aligned_empty
 from outcrop.options import DiskOptions
 from outcrop.store.arrays import READ_BLOCK_BYTES, Appender, read_blocks
@@ -47,14 +46,7 @@ class Measured:
 
 def fio(path: Path, *, pattern: str, block: int, depth: int, seconds: float) -> Measured:
     """fio on the same file, direct, with io_uring."""
-    command = [
-        "fio", "--name=r", f"--filename={path}", f"--rw={pattern}", f"--bs={block}",
-        f"--iodepth={depth}", "--ioengine=io_uring", "--direct=1", "--norandommap",
-        "--time_based", f"--runtime={seconds}", f"--size={path.stat().st_size}",
-        "--output-format=json",
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    read = json.loads(done.stdout)["jobs"][0]["read"]
+    read = run_fio(path, pattern, block_bytes=block, depth=depth, seconds=seconds)
     percentiles = read["clat_ns"]["percentile"]
     return Measured(
         read["iops"],

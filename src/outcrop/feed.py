@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -52,21 +53,12 @@ class Feed:
         self.sampling = sampling
         self.seed = first.seed
         self.budget = Budget(memory)
-        rows = RowShape(
-            dim=store.encoding.dim if store.has("features") else None,
-            labels=store.has("labels"),
-            staged_bytes=_staged_bytes(store) if made.reads_stored_rows else None,
-        )
-        batch_bytes, scratch_bytes = self._probe(first, rows)
-        needs = {
-            "labels": store.num_nodes * store.label_dtype.itemsize if rows.labels else 0,
-            "seeds": 0 if isinstance(first.nodes, range) else first.nodes.nbytes,
-            "disk engine": store.disk.memory_bytes,
-            **made.needs(store, scratch_bytes),
-        }
-        self.budget.charge(needs, batch_bytes, _MIN_BATCHES)
+        rows = row_shape(store, staged=made.reads_stored_rows)
+        sizes = probe(store, sampling, first, rows)
+        needs = {**common_needs(store, first), **made.needs(store, sizes.scratch_bytes)}
+        self.budget.charge(needs, sizes.batch_bytes, _MIN_BATCHES)
         self._pool = self.budget.slabs()
-        depth = min(self._pool.limit_bytes // batch_bytes - 1, _MOST_AHEAD)
+        depth = min(self._pool.limit_bytes // sizes.batch_bytes - 1, _MOST_AHEAD)
         maker = BatchMaker(self._pool, rows, store.load_labels() if rows.labels else None)
         start = time.perf_counter()
         self._strategy = made(Job(store, sampling, self.seed, maker, depth))
@@ -78,17 +70,6 @@ class Feed:
             depth=depth,
             prepare_seconds=time.perf_counter() - start,
         )
-
-    def _probe(self, seeds: SeedOrder, rows: RowShape) -> tuple[int, int]:
-        """Samples the first batch -> bytes of a batch, and of the sampler that made it."""
-        topology = mapped_topology(self.store)
-        sampler = Sampler(self.sampling, topology, self.seed, _PROBE_THREADS)
-        nodes = edges = 0
-        if len(seeds):
-            subgraph = sampler.sample(seeds.task(0, 0))
-            nodes, edges = len(subgraph.nodes), len(subgraph.sources)
-        shape = BatchShape(int(nodes * _MARGIN), int(edges * _MARGIN), rows)
-        return max(shape.charged_bytes(), 1), int(sampler.memory_bytes * _MARGIN)
 
     def batches(self, tasks: Iterable[Task], stream: Stream, epoch: int) -> Iterator[Prepared]:
         """The batch of each task, counted in the record as (a part of) an epoch."""
@@ -127,19 +108,23 @@ class Schedule:
         self._epoch, self._batch, self._calls = 0, 0, 0
         self._loaded = False
 
-    def epoch(self, epoch: int, first_batch: int = 0) -> Iterator[Prepared]:
-        """The batches of one epoch, from one of them on; the position follows them."""
-        if epoch < 0 or not 0 <= first_batch <= len(self.seeds):
-            raise OptionError(f"no batch {first_batch} of epoch {epoch}")
+    def epoch(
+        self, epoch: int, first_batch: int = 0, last_batch: int | None = None
+    ) -> Iterator[Prepared]:
+        """Batches [first, last) of one epoch; the position follows them."""
+        last_batch = len(self.seeds) if last_batch is None else last_batch
+        if epoch < 0 or not 0 <= first_batch <= last_batch <= len(self.seeds):
+            raise OptionError(f"no batches {first_batch} to {last_batch} of epoch {epoch}")
         self._epoch, self._batch, self._loaded = epoch, first_batch, False
-        tasks = self.seeds.tasks(epoch, first_batch)
+        tasks = self.seeds.tasks(epoch, first_batch, last_batch)
         batches = self.feed.batches(tasks, self.seeds.stream, epoch)
         try:
             for batch in batches:
                 self._batch += 1
                 yield batch
                 del batch
-            self._epoch, self._batch = epoch + 1, 0
+            if last_batch == len(self.seeds):
+                self._epoch, self._batch = epoch + 1, 0
         finally:
             batches.close()  # type: ignore[attr-defined]
 
@@ -195,11 +180,43 @@ class Schedule:
         }
 
 
-def _staged_bytes(store: GraphStore) -> int | None:
-    """float32 rows are read straight into x; others are decoded from memory of their own."""
-    if not store.has("features") or store.encoding.name == "float32":
-        return None
-    return store.encoding.row_bytes
+@dataclass(frozen=True)
+class Sizes:
+    """What memory a batch takes, as seen on the first one, with a margin."""
+
+    batch_bytes: int
+    scratch_bytes: int
+    """Of the sampler that makes it."""
+
+
+def probe(store: GraphStore, sampling: Sampling, seeds: SeedOrder, rows: RowShape) -> Sizes:
+    """Samples the first batch from the memory-mapped topology."""
+    sampler = Sampler(sampling, mapped_topology(store), seeds.seed, _PROBE_THREADS)
+    nodes = edges = 0
+    if len(seeds):
+        subgraph = sampler.sample(seeds.task(0, 0))
+        nodes, edges = len(subgraph.nodes), len(subgraph.sources)
+    shape = BatchShape(int(nodes * _MARGIN), int(edges * _MARGIN), rows)
+    return Sizes(max(shape.charged_bytes(), 1), int(sampler.memory_bytes * _MARGIN))
+
+
+def common_needs(store: GraphStore, seeds: SeedOrder) -> dict[str, int]:
+    """What every strategy keeps resident."""
+    labels = store.num_nodes * store.label_dtype.itemsize if store.has("labels") else 0
+    return {
+        "labels": labels,
+        "seeds": 0 if isinstance(seeds.nodes, range) else seeds.nodes.nbytes,
+        "disk engine": store.disk.memory_bytes,
+    }
+
+
+def row_shape(store: GraphStore, *, staged: bool) -> RowShape:
+    """`staged`: rows are read as they are stored; all but float32 then need memory of their own."""
+    if not store.has("features"):
+        return RowShape(None, store.has("labels"))
+    encoding = store.encoding
+    staged_bytes = encoding.row_bytes if staged and encoding.name != "float32" else None
+    return RowShape(encoding.dim, store.has("labels"), staged_bytes)
 
 
 def seed_nodes(store: GraphStore, input_nodes: Any) -> tuple[Ids | range, Stream]:

@@ -162,9 +162,12 @@ class _FedLoader(torch.utils.data.DataLoader[Any]):
         """The next epoch; after load_state_dict, the rest of the saved one."""
         return self._finished(self.schedule.next_epoch())
 
-    def epoch(self, epoch: int) -> Iterator[Any]:
-        """The batches of one epoch, by its number; iterating the loader goes on after it."""
-        return self._finished(self.schedule.epoch(epoch))
+    def epoch(self, epoch: int, batches: int | None = None) -> Iterator[Any]:
+        """The batches of one epoch, by its number; iterating the loader goes on after it.
+
+        `batches`: only so many of them, from the first on.
+        """
+        return self._finished(self.schedule.epoch(epoch, 0, batches))
 
     def __call__(self, index: torch.Tensor | Sequence[int]) -> Any:
         """The batch around input nodes at these positions."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from outcrop._version import __version__
+from outcrop.cli.bench import bench
 from outcrop.cli.demo import demo
 from outcrop.cli.doctor import doctor
 from outcrop.cli.gc import gc
@@ -44,7 +45,7 @@ def _outcrop(
 
 
 app.add_typer(import_app)
-for command in (synth, info, profile, train, infer, report, verify, gc, doctor, demo):
+for command in (synth, info, profile, train, infer, bench, report, verify, gc, doctor, demo):
     app.command()(guarded(command))
 
 

@@ -81,9 +81,12 @@ class SeedOrder:
             _core.shuffled_seeds(len(self.nodes), self.seed, self.stream, epoch, begin, positions)
         return Task(self.stream, epoch, batch, positions, self.seeds(positions))
 
-    def tasks(self, epoch: int, first_batch: int = 0) -> Iterator[Task]:
-        """The batches of one epoch, from one of them on."""
-        return (self.task(epoch, batch) for batch in range(first_batch, len(self)))
+    def tasks(
+        self, epoch: int, first_batch: int = 0, last_batch: int | None = None
+    ) -> Iterator[Task]:
+        """Batches [first, last) of one epoch; None: to its end."""
+        last_batch = len(self) if last_batch is None else last_batch
+        return (self.task(epoch, batch) for batch in range(first_batch, last_batch))
 
     def seeds(self, positions: Ids) -> Ids:
         """Nodes at positions of the input."""

@@ -1,0 +1,129 @@
+"""One measured run, in a process of its own: python -m outcrop.bench.worker JOB.json."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from outcrop.bench.digest import digest_batches
+from outcrop.environment import machine_facts, now, process_facts, store_facts, versions
+from outcrop.metrics import RunRecord
+from outcrop.monitor import Monitor
+from outcrop.store.store import GraphStore
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one run measures."""
+
+    store: str
+    strategy: str
+    memory_bytes: int
+    num_neighbors: list[int]
+    batch_size: int
+    batches: int
+    """Per epoch, that are timed."""
+    warmup: int
+    """Batches before them, in each epoch."""
+    epochs: int
+    model: str
+    """none, or what is trained on the batches."""
+    seed: int
+    check_batches: int
+    out: str
+    """Where the record goes."""
+
+
+def run_job(job: Job) -> RunRecord:
+    from outcrop.loader import NeighborLoader
+
+    with GraphStore(job.store) as store:
+        loader = NeighborLoader(
+            store, job.num_neighbors, "train", batch_size=job.batch_size, shuffle=True,
+            seed=job.seed, strategy=job.strategy, memory=job.memory_bytes,
+        )  # fmt: skip
+        step = _trainer(job, store)
+        timed, distinct = [], []
+        with Monitor(store.path) as monitor:
+            for epoch in range(job.epochs):
+                batches = loader.epoch(epoch, job.warmup + job.batches)
+                seconds, rows = _time(batches, step, job.warmup, store.num_nodes)
+                timed.append(seconds)
+                distinct.append(rows)
+        process = process_facts()  # before the check, which is not measured
+        values = loader.record.as_dict()
+        for entry, seconds, rows in zip(values["epochs"], timed, distinct, strict=True):
+            entry["timed_seconds"], entry["distinct_rows"] = seconds, rows
+        digest = None
+        if job.check_batches:
+            digest = digest_batches(loader.epoch(0, job.check_batches))
+        return RunRecord(
+            kind="bench",
+            name=job.strategy,
+            command=[sys.executable, "-m", "outcrop.bench.worker"],
+            created=now(),
+            store=store_facts(store),
+            configuration=asdict(job),
+            machine=machine_facts(store.path),
+            versions=versions(),
+            process=process,
+            loader=values,
+            series=monitor.series,
+            digest=digest,
+        )
+
+
+def _time(batches: Iterator[Any], step: Any, warmup: int, num_nodes: int) -> tuple[float, int]:
+    """Seconds from the end of the warm-up to the end; distinct rows of all."""
+    seen = np.zeros(num_nodes, dtype=bool)
+    start = time.perf_counter()
+    for number, batch in enumerate(batches, 1):
+        step(batch)
+        seen[batch.n_id.numpy()] = True
+        del batch
+        if number == warmup:
+            start = time.perf_counter()
+    return time.perf_counter() - start, int(np.count_nonzero(seen))
+
+
+def _trainer(job: Job, store: GraphStore) -> Any:
+    """What is done with each batch."""
+    if job.model == "none":
+        return lambda _: None
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    from outcrop.train.models import make_model, seed_labels, seed_logits
+    from outcrop.train.options import TrainOptions
+
+    torch.manual_seed(job.seed)
+    layers = len(job.num_neighbors)
+    options = TrainOptions.from_dict(
+        {"model": job.model, "layers": layers, "num_neighbors": job.num_neighbors}
+    )
+    model = make_model(options, store.encoding.dim, store.num_classes)
+    optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
+
+    def step(batch: Any) -> None:
+        optimizer.zero_grad()
+        loss = cross_entropy(seed_logits(model, batch), seed_labels(batch), ignore_index=-1)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step
+
+
+def main() -> None:
+    job = Job(**json.loads(Path(sys.argv[1]).read_text()))
+    run_job(job).write(Path(job.out))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""outcrop bench: strategies side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outcrop.bench.compare import BenchOptions, run_bench
+from outcrop.cli.arguments import Store
+from outcrop.cli.output import say
+from outcrop.errors import OptionError, OutcropError
+
+
+def bench(
+    store: Store,
+    out: Annotated[Path, typer.Option(help="Folder for records and summary.", show_default=False)],
+    strategies: Annotated[str, typer.Option(help="With commas.")] = "memory,mmap,direct",
+    memory: Annotated[
+        str, typer.Option(help="For caches: a size, or a share of the features.")
+    ] = "10%",
+    cage: Annotated[
+        str | None,
+        typer.Option(help="Hard limit of each process.", show_default="memory + 450MB"),
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="none: preparation alone; or sage, gcn, gat, gin.")
+    ] = "none",
+    num_neighbors: Annotated[str, typer.Option(help="Per hop, with commas.")] = "10,10,10",
+    batch_size: Annotated[int, typer.Option(min=1, help="Seeds per batch.")] = 1000,
+    batches: Annotated[int, typer.Option(min=1, help="Timed batches per epoch.")] = 40,
+    warmup: Annotated[int, typer.Option(min=0, help="Batches before them.")] = 0,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs per run.")] = 1,
+    repeat: Annotated[int, typer.Option(min=1, help="Runs of each strategy.")] = 3,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    check: Annotated[bool, typer.Option(help="Compare digests of batches.")] = True,
+    slow: Annotated[
+        str | None,
+        typer.Option(
+            help="Strategies that are timed on 10 batches after 5 of warm-up, and scaled.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Measure strategies under one memory limit, each in its own process, cold.
+
+    Example: outcrop bench big.outcrop --strategies memory,mmap,direct --memory 10% --out results
+
+    Example: outcrop bench big.outcrop --model sage --cage 2.5GB --repeat 5 --out results
+    """
+    try:
+        hops = tuple(int(part) for part in num_neighbors.split(","))
+    except ValueError:
+        raise OptionError(f"num_neighbors must be like 10,10,5 (got {num_neighbors!r})") from None
+    options = BenchOptions(
+        strategies=tuple(strategies.split(",")),
+        memory=memory,
+        cage=cage,
+        model=model,
+        num_neighbors=hops,
+        batch_size=batch_size,
+        batches=batches,
+        warmup=warmup,
+        epochs=epochs,
+        repeat=repeat,
+        seed=seed,
+        check_batches=3 if check else 0,
+        slow={name: (10, 5) for name in (slow or "").split(",") if name},
+    )
+    summary = run_bench(store, options, out, say)
+    for row in summary["rows"]:
+        seconds = row["seconds"]
+        shown = f"{sorted(seconds)[len(seconds) // 2]:.2f} s" if seconds else row["status"]
+        bound = (
+            f", {sorted(seconds)[len(seconds) // 2] / row['bound_seconds']:.2f} x its bound"
+            if seconds and row["bound_seconds"]
+            else ""
+        )
+        say(f"{row['name']:<32} {shown:>10}{bound}  {row['note']}")
+    if summary["check"] is not None and not summary["check"]["equal"]:
+        raise OutcropError(f"strategies delivered different batches: {summary['check']['digests']}")

@@ -1,0 +1,158 @@
+"""The benchmark: records are whole, digests notice a single byte, failures are shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from outcrop import strategies
+from outcrop.batch import Prepared
+from outcrop.bench import compare
+from outcrop.bench.compare import BenchOptions, check_digests, plan_memory, run_bench
+from outcrop.bench.drive import DriveRates, measure_drive
+from outcrop.bench.worker import Job, run_job
+from outcrop.cli import app
+from outcrop.errors import OptionError
+from outcrop.metrics import read_record
+from outcrop.sample.seeds import Task
+from outcrop.store.store import GraphStore
+from outcrop.strategies.base import RunTimes
+from outcrop.strategies.memory import Memory
+from tests.stores import make_random_store
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    make_random_store(tmp_path / "g.outcrop", nodes=2000, edges=20_000, train=500).close()
+    return tmp_path / "g.outcrop"
+
+
+def job(path: Path, strategy: str = "memory", **changes: Any) -> Job:
+    whole = Job(
+        store=str(path), strategy=strategy, memory_bytes=200_000_000, num_neighbors=[4, 3],
+        batch_size=50, batches=6, warmup=2, epochs=2, model="none", seed=0, check_batches=3,
+        out=str(path.parent / f"{strategy}.json"),
+    )  # fmt: skip
+    return replace(whole, **changes)
+
+
+class OneByteOff(Memory):
+    """Alters the lowest bit of one value of one batch."""
+
+    name = "one_byte_off"
+
+    def batches(self, tasks: Iterable[Task], times: RunTimes) -> Iterator[Prepared]:
+        for number, batch in enumerate(super().batches(tasks, times)):
+            if number == 2 and batch.x is not None:
+                batch.x.view("uint8")[-1, 0] ^= 1
+            yield batch
+
+
+def test_a_record_says_what_was_measured(path: Path) -> None:
+    record = run_job(job(path, "direct"))
+    record.write(path.parent / "direct.json")
+    values = read_record(path.parent / "direct.json")
+    first, second = values["loader"]["epochs"]
+    assert first["batches"] == 8 and first["seeds"] == 400 and second["epoch"] == 1
+    assert 0 < first["timed_seconds"] <= first["seconds"]
+    assert 0 < first["distinct_rows"] <= first["rows"]
+    assert first["bytes_wanted"] == first["rows"] * 32
+    assert first["read_amplification"] == first["bytes_read"] / first["bytes_wanted"]
+    assert values["loader"]["events"] and values["digest"]
+    assert values["store"]["feature_bytes"] == 2000 * 32
+    assert values["process"]["peak_rss_bytes"] > 0
+
+
+def test_the_check_fails_when_one_byte_of_one_batch_is_altered(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(strategies.STRATEGIES, OneByteOff.name, OneByteOff)
+    records = [run_job(job(path, name)).as_dict() for name in ("memory", "mmap", "direct")]
+    check = check_digests(records, 3)
+    assert check is not None and check["equal"]
+    records.append(run_job(job(path, OneByteOff.name)).as_dict())
+    check = check_digests(records, 3)
+    assert check is not None and not check["equal"]
+    assert check["digests"]["one_byte_off"] != check["digests"]["memory"]
+
+
+@pytest.mark.parametrize("model", ["sage", "gat"])
+def test_models_are_trained_on_the_batches(path: Path, model: str) -> None:
+    record = run_job(job(path, model=model, epochs=1)).as_dict()
+    (epoch,) = record["loader"]["epochs"]
+    assert epoch["stages"]["compute"]["busy_seconds"] > 0
+
+
+def test_the_command_compares_and_checks(path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    flags = ["bench", str(path), "--strategies", "memory,direct", "--memory", "50%",
+             "--num-neighbors", "4,3", "--batch-size", "50", "--batches", "4", "--warmup", "1",
+             "--repeat", "1", "--out", str(out)]  # fmt: skip
+    done = CliRunner().invoke(app, flags)
+    assert done.exit_code == 0, done.output
+    summary = json.loads((out / "bench.json").read_text())
+    rows = {row["name"]: row for row in summary["rows"]}
+    assert rows["memory"]["status"] == rows["direct"]["status"] == "measured"
+    assert rows["direct"]["bound_seconds"] > 0 and len(rows["direct"]["seconds"]) == 1
+    assert rows["wanted bytes in sequence"]["kind"] == "limit"
+    assert summary["check"]["equal"] and set(summary["check"]["digests"]) == {"memory", "direct"}
+    assert sorted(file.name for file in out.glob("*.json")) == [
+        "bench.json", "direct-1.json", "memory-1.json",
+    ]  # fmt: skip
+    again = CliRunner().invoke(app, flags)
+    assert again.exit_code == 2 and "has a benchmark already" in again.stderr
+
+
+def test_a_run_that_dies_is_a_row_that_failed(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare, "measure_drive", lambda _: DriveRates("none", 1.0, 1.0))
+    options = BenchOptions(strategies=("mmap",), cage="30MB", num_neighbors=(4, 3), batch_size=50,
+                           batches=4, repeat=1)  # fmt: skip
+    said: list[str] = []
+    summary = run_bench(path, options, tmp_path / "out", said.append)
+    if summary["configuration"]["cage"] != "cgroup":
+        pytest.skip("no memory limit can be set here")
+    assert summary["rows"][0]["status"] == "failed"
+    assert "killed" in summary["rows"][0]["note"] and any("killed" in line for line in said)
+    assert summary["check"] is None
+
+
+def test_memory_may_be_a_share_of_the_features(path: Path) -> None:
+    with GraphStore(path) as store:
+        options = BenchOptions(strategies=("mmap",), num_neighbors=(4, 3), memory="25%")
+        plan = plan_memory(store, options)
+        assert plan.cache_bytes == 2000 * 32 // 4
+        assert plan_memory(store, replace(options, memory="1MB")).cache_bytes == 1_000_000
+        with pytest.raises(OptionError, match="10%"):
+            plan_memory(store, replace(options, memory="some%"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"strategies": ("magic",)}, "a strategy is one of"),
+        ({"strategies": ("mmap",), "model": "mlp"}, "model must be"),
+        ({"strategies": ("mmap",), "repeat": 0}, "repeat must be"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        BenchOptions(**options)
+
+
+def test_too_few_training_nodes_are_refused(path: Path, tmp_path: Path) -> None:
+    options = BenchOptions(strategies=("mmap",), batch_size=400, batches=2)
+    with pytest.raises(OptionError, match="500 training nodes"):
+        run_bench(path, options, tmp_path / "out", print)
+
+
+def test_the_drive_is_measured_without_fio_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert measure_drive(path / "features.npy").source == "outcrop doctor"
