@@ -89,7 +89,10 @@ def test_models_are_trained_on_the_batches(path: Path, model: str) -> None:
     assert epoch["stages"]["compute"]["busy_seconds"] > 0
 
 
-def test_the_command_compares_and_checks(path: Path, tmp_path: Path) -> None:
+def test_the_command_compares_and_checks(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare, "measure_drive", lambda _: DriveRates("test", 1e5, 1e9))
     out = tmp_path / "out"
     flags = ["bench", str(path), "--strategies", "memory,direct", "--memory", "50%",
              "--num-neighbors", "4,3", "--batch-size", "50", "--batches", "4", "--warmup", "1",
@@ -153,6 +156,11 @@ def test_too_few_training_nodes_are_refused(path: Path, tmp_path: Path) -> None:
         run_bench(path, options, tmp_path / "out", print)
 
 
-def test_the_drive_is_measured_without_fio_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_drive_is_measured_without_fio_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(bytes(32 << 20))
     monkeypatch.setenv("PATH", "")
-    assert measure_drive(path / "features.npy").source == "outcrop doctor"
+    rates = measure_drive(tmp_path / "file")
+    assert rates.source == "outcrop doctor" and rates.random_reads_per_second > 0
+    assert measure_drive(Path(__file__)).random_reads_per_second == 0
