@@ -34,7 +34,7 @@ class Graph:
 
 _PLANETOID = {"layers": 2, "num_neighbors": (25, 25), "hidden": 64, "dropout": 0.6, "lr": 0.01,
               "weight_decay": 5e-3, "epochs": 60, "batch_size": 1000}  # fmt: skip
-_SMALL = {**_PLANETOID, "weight_decay": 5e-4, "dropout": 0.5, "epochs": 40, "evaluate_every": 4,
+_SMALL = {**_PLANETOID, "weight_decay": 5e-4, "lr": 0.003, "epochs": 80, "evaluate_every": 4,
           "batch_size": 20_000}  # fmt: skip
 _LARGE = {"layers": 2, "num_neighbors": (15, 10), "hidden": 128, "dropout": 0.3, "lr": 0.005,
           "epochs": 12, "batch_size": 1000}  # fmt: skip

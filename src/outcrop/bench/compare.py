@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from outcrop.bench.drive import DriveRates, forget, measure_drive
+from outcrop.bench.peers import PEERS, peers_present
 from outcrop.bench.worker import Job
 from outcrop.cage import run_caged
 from outcrop.environment import command_line, machine_facts, now, store_facts, versions
@@ -34,6 +35,9 @@ _PAGE_BYTES = 4096
 _BATCHES_IN_FLIGHT = 2
 # Python, torch and PyG, with their libraries' pages and slack: what a cage needs beside the budget.
 OVERHEAD_BYTES = 450_000_000
+
+# What has all the memory that it wants: references, not competitors.
+_UNLIMITED = ("memory", "pyg-memory")
 
 Say = Callable[[str], None]
 
@@ -62,7 +66,7 @@ class BenchOptions:
 
     def __post_init__(self) -> None:
         for name in self.strategies:
-            if name not in STRATEGIES:
+            if name not in STRATEGIES and name not in PEERS:
                 raise OptionError(f"a strategy is one of {', '.join(STRATEGIES)} (got {name!r})")
         if self.model not in ("none", "sage", "gcn", "gat", "gin"):
             raise OptionError(f"model must be none, sage, gcn, gat or gin (got {self.model!r})")
@@ -131,10 +135,11 @@ def run_bench(path: Path, options: BenchOptions, out: Path, say: Say) -> dict[st
         f"limit {format_size(plan.cage_bytes)}"
     )
     runs = _Runs(path, options, plan, out, say)
+    measured = [name for name in options.strategies if name in STRATEGIES or peers_present()]
     for repeat in range(options.repeat):
-        for strategy in options.strategies:
+        for strategy in measured:
             runs.measure(strategy, repeat)
-    rows = [runs.row(strategy) for strategy in options.strategies]
+    rows = [runs.row(strategy) for strategy in measured]
     records = [record for found in runs.records.values() for record in found]
     rows += absent_peers()
     if drive.sequential_bytes_per_second:
@@ -212,15 +217,15 @@ class _Runs:
         self._say(f"{name}: {epoch_seconds(record):.2f} s for {batches} batches")
 
     def _memory_bytes(self, strategy: str) -> int:
-        if strategy == "memory":  # the reference has all that it wants
+        if strategy in _UNLIMITED:
             with GraphStore(self._path) as store:
                 whole = sum(store.array_bytes(n) for n in ("features", "indptr", "indices"))
-            return whole + self._plan.base_bytes + self._plan.cache_bytes
+            return 2 * whole + self._plan.base_bytes + self._plan.cache_bytes
         return self._plan.memory_bytes
 
     def _run(self, strategy: str, command: list[str]) -> None:
         limit = self._plan.cage_bytes
-        if strategy == "memory":
+        if strategy in _UNLIMITED:
             limit = self._memory_bytes(strategy) + OVERHEAD_BYTES
         try:
             caged = run_caged(command, limit)
@@ -240,7 +245,7 @@ class _Runs:
         batches = options.slow.get(strategy, (options.batches, 0))[0]
         scale = options.batches / batches
         note = ""
-        if strategy == "memory":
+        if strategy in _UNLIMITED:
             note = "outside of the limit: everything in memory"
         if scale != 1:
             note = (
@@ -248,7 +253,7 @@ class _Runs:
             )
         return _row(
             strategy,
-            "strategy",
+            "strategy" if strategy in STRATEGIES else "peer",
             "measured" if records else "failed",
             note=self._failures.get(strategy, note),
             seconds=[epoch_seconds(record) * scale for record in records],
@@ -292,15 +297,14 @@ def check_digests(records: Sequence[dict[str, Any]], batches: int) -> dict[str, 
 
 def absent_peers() -> list[dict[str, Any]]:
     """Systems of others that could be measured beside, were they installed."""
-    peers = {
-        "PyG NeighborLoader": ("torch_sparse", "pyg_lib"),
-        "GraphBolt": ("dgl",),
-    }
-    return [
-        _row(name, "peer", "absent", note=f"needs {' or '.join(modules)}; see benchmarks/peers.md")
-        for name, modules in peers.items()
-        if not any(importlib.util.find_spec(module) for module in modules)
-    ]
+    rows = []
+    if not peers_present():
+        note = "needs torch-sparse or pyg-lib; see benchmarks/peers.md"
+        rows += [_row(name, "peer", "absent", note=note) for name in PEERS]
+    if not importlib.util.find_spec("dgl"):
+        note = "needs dgl with GraphBolt, which is not there for this torch"
+        rows.append(_row("graphbolt", "peer", "absent", note=note))
+    return rows
 
 
 def limits(
@@ -312,7 +316,7 @@ def limits(
     """What the wanted bytes would take if they lay in sequence, and scanning everything."""
     if not records:
         return []
-    epoch = records[0]["loader"]["epochs"][0]
+    epoch = next(r for r in records if r["name"] in STRATEGIES)["loader"]["epochs"][0]
     per_batch = epoch["rows"] / max(epoch["batches"], 1) * store["row_bytes"]
     rate = drive.sequential_bytes_per_second
     found = {

@@ -12,7 +12,6 @@ from typing import Any
 
 from outcrop.doctor import diagnose
 
-
 _LEAST_BYTES = 16 << 20  # below it the drive's own cache answers
 
 

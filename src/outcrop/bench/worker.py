@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -13,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from outcrop.bench.digest import digest_batches
+from outcrop.bench.peers import PEERS, PygPeer
 from outcrop.environment import machine_facts, now, process_facts, store_facts, versions
-from outcrop.metrics import RunRecord
+from outcrop.metrics import EpochRecord, RunRecord, drive_read_bytes
 from outcrop.monitor import Monitor
 from outcrop.store.store import GraphStore
 
@@ -42,6 +44,10 @@ class Job:
 
 
 def run_job(job: Job) -> RunRecord:
+    return run_peer(job) if job.strategy in PEERS else run_strategy(job)
+
+
+def run_strategy(job: Job) -> RunRecord:
     from outcrop.loader import NeighborLoader
 
     with GraphStore(job.store) as store:
@@ -64,20 +70,58 @@ def run_job(job: Job) -> RunRecord:
         digest = None
         if job.check_batches:
             digest = digest_batches(loader.epoch(0, job.check_batches))
-        return RunRecord(
-            kind="bench",
-            name=job.strategy,
-            command=[sys.executable, "-m", "outcrop.bench.worker"],
-            created=now(),
-            store=store_facts(store),
-            configuration=asdict(job),
-            machine=machine_facts(store.path),
-            versions=versions(),
-            process=process,
-            loader=values,
-            series=monitor.series,
-            digest=digest,
-        )
+        return _record(job, store, process, values, monitor.series, digest)
+
+
+def run_peer(job: Job) -> RunRecord:
+    """PyG's own loader; of its inside only the time is known."""
+    with GraphStore(job.store) as store, tempfile.TemporaryDirectory(dir=store.path.parent) as at:
+        start = time.perf_counter()
+        peer = PygPeer(
+            store, job.strategy, num_neighbors=job.num_neighbors, batch_size=job.batch_size,
+            scratch=Path(at),
+        )  # fmt: skip
+        loader: dict[str, Any] = {
+            "strategy": job.strategy,
+            "prepare_seconds": time.perf_counter() - start,
+            "epochs": [],
+        }
+        step = _trainer(job, store)
+        with Monitor(store.path) as monitor:
+            for epoch in range(job.epochs):
+                entry = EpochRecord(stream="train", epoch=epoch, batches=job.warmup + job.batches)
+                before = drive_read_bytes()
+                batches = peer.epoch(entry.batches)
+                seconds, rows = _time(batches, step, job.warmup, store.num_nodes)
+                entry.drive_bytes = drive_read_bytes() - before
+                entry.seconds = seconds
+                facts = {"timed_seconds": seconds, "distinct_rows": rows}
+                loader["epochs"].append({**asdict(entry), **facts})
+        return _record(job, store, process_facts(), loader, monitor.series, None)
+
+
+def _record(
+    job: Job,
+    store: GraphStore,
+    process: dict[str, int | None],
+    loader: dict[str, Any],
+    series: dict[str, list[float]],
+    digest: str | None,
+) -> RunRecord:
+    return RunRecord(
+        kind="bench",
+        name=job.strategy,
+        command=["python", "-m", "outcrop.bench.worker"],
+        created=now(),
+        store=store_facts(store),
+        configuration=asdict(job),
+        machine=machine_facts(store.path),
+        versions=versions(),
+        process=process,
+        loader=loader,
+        series=series,
+        digest=digest,
+    )
 
 
 def _time(batches: Iterator[Any], step: Any, warmup: int, num_nodes: int) -> tuple[float, int]:
