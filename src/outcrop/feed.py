@@ -5,6 +5,7 @@ Loaders are a thin layer over it: they turn its batches into what PyG would give
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -85,15 +86,19 @@ class Feed:
                 del batch  # not kept here while the next one is awaited
         finally:
             batches.close()  # type: ignore[attr-defined]
-            after = DriveUse.now(self.store.disk.counters)
-            entry.finish(time.perf_counter() - start, times, before, after)
-            self.record.peak_batch_bytes = self._pool.peak_bytes
-            if not self.record.epochs:
-                self.record.events = [
-                    (event.stage, event.number, event.start - start, event.end - start)
-                    for event in times.events
-                ]
-            self.record.epochs.append(entry)
+            if not sys.is_finalizing():  # else left open at the end of the program: nobody reads on
+                after = DriveUse.now(self.store.disk.counters)
+                entry.finish(time.perf_counter() - start, times, before, after)
+                self._add_to_record(entry, times, start)
+
+    def _add_to_record(self, entry: EpochRecord, times: RunTimes, start: float) -> None:
+        self.record.peak_batch_bytes = self._pool.peak_bytes
+        if not self.record.epochs:
+            self.record.events = [
+                (event.stage, event.number, event.start - start, event.end - start)
+                for event in times.events
+            ]
+        self.record.epochs.append(entry)
 
     def close(self) -> None:
         self._strategy.close()
