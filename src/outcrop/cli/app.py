@@ -13,8 +13,8 @@ from outcrop.cli.import_ import import_app
 from outcrop.cli.infer import infer
 from outcrop.cli.info import info
 from outcrop.cli.output import guarded
-from outcrop.cli.report import report
 from outcrop.cli.profile import profile
+from outcrop.cli.report import report
 from outcrop.cli.synth import synth
 from outcrop.cli.train import train
 from outcrop.cli.verify import verify

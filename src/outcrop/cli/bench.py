@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from outcrop.bench.compare import BenchOptions, run_bench
-from outcrop.cli.arguments import Store
-from outcrop.cli.output import say
-from outcrop.errors import OptionError, OutcropError
+from outcrop.cli.arguments import Store, neighbor_counts
+from outcrop.cli.output import say, stdout
+from outcrop.errors import OutcropError
+from outcrop.report import compare, load, print_report, write_report
 
 
 def bench(
@@ -35,6 +36,7 @@ def bench(
     repeat: Annotated[int, typer.Option(min=1, help="Runs of each strategy.")] = 3,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     check: Annotated[bool, typer.Option(help="Compare digests of batches.")] = True,
+    report: Annotated[bool, typer.Option(help="Write report.html beside the records.")] = True,
     slow: Annotated[
         str | None,
         typer.Option(
@@ -49,10 +51,7 @@ def bench(
 
     Example: outcrop bench big.outcrop --model sage --cage 2.5GB --repeat 5 --out results
     """
-    try:
-        hops = tuple(int(part) for part in num_neighbors.split(","))
-    except ValueError:
-        raise OptionError(f"num_neighbors must be like 10,10,5 (got {num_neighbors!r})") from None
+    hops = tuple(neighbor_counts(num_neighbors))
     options = BenchOptions(
         strategies=tuple(strategies.split(",")),
         memory=memory,
@@ -69,14 +68,10 @@ def bench(
         slow={name: (10, 5) for name in (slow or "").split(",") if name},
     )
     summary = run_bench(store, options, out, say)
-    for row in summary["rows"]:
-        seconds = row["seconds"]
-        shown = f"{sorted(seconds)[len(seconds) // 2]:.2f} s" if seconds else row["status"]
-        bound = (
-            f", {sorted(seconds)[len(seconds) // 2] / row['bound_seconds']:.2f} x its bound"
-            if seconds and row["bound_seconds"]
-            else ""
-        )
-        say(f"{row['name']:<32} {shown:>10}{bound}  {row['note']}")
+    found = load(out)
+    print_report(compare(found.records, found.bench), stdout)
+    if report:
+        write_report(found.records, found.bench, out / "report.html")
+        say(f"{out / 'report.html'}")
     if summary["check"] is not None and not summary["check"]["equal"]:
         raise OutcropError(f"strategies delivered different batches: {summary['check']['digests']}")

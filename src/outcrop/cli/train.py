@@ -24,6 +24,7 @@ from outcrop.environment import (
 from outcrop.errors import OptionError
 from outcrop.metrics import RunRecord
 from outcrop.options import format_size
+from outcrop.report import write_report
 from outcrop.store.store import GraphStore
 from outcrop.train.options import TrainOptions, read_config
 
@@ -103,6 +104,9 @@ def train(
     record: Annotated[
         Path | None, typer.Option(help="Write what was counted as JSON.", show_default=False)
     ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write an HTML page of the run.", show_default=False)
+    ] = None,
     log: Annotated[
         str | None, typer.Option(help="tensorboard: curves under runs/.", show_default=False)
     ] = None,
@@ -129,8 +133,12 @@ def train(
             result = fit(opened, options, reporter=reporter)
         except KeyboardInterrupt:
             raise typer.Exit(_interrupted(options)) from None
-        if record is not None:
-            _record(opened, options, result).write(record)
+        if record is not None or report is not None:
+            found = _record(opened, options, result)
+            if record is not None:
+                found.write(record)
+            if report is not None:
+                write_report({options.strategy: found.as_dict()}, None, report)
 
 
 def _interrupted(options: TrainOptions) -> int:
