@@ -31,14 +31,16 @@ def main() -> None:
     parser.add_argument("--store", type=Path, default=None, help="default: makes the quick graph")
     parser.add_argument("--batches", type=int, default=12)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--models", default="sage,gcn", help="with commas")
     arguments = parser.parse_args()
     with quick_store(arguments.store) as path, GraphStore(path) as store:
-        text = report(path, store, arguments.batches, arguments.repeats)
+        text = report(path, store, arguments)
     RESULTS.write_text(text)
     print(text)
 
 
-def report(path: Path, store: GraphStore, batches: int, repeats: int) -> str:
+def report(path: Path, store: GraphStore, arguments: argparse.Namespace) -> str:
+    batches, repeats = arguments.batches, arguments.repeats
     nodes = torch.tensor(store.split("train")[: 1000 * batches])
     loader = NeighborLoader(store, [10, 10, 10], nodes, batch_size=1000, shuffle=True,
                             memory="12GB")  # fmt: skip
@@ -52,8 +54,8 @@ def report(path: Path, store: GraphStore, batches: int, repeats: int) -> str:
         "| model | model alone, s | epoch with strategy memory, s | ratio | preparation alone, s |",
         "|---|--:|--:|--:|--:|",
     ]
-    for name in ("sage", "gcn"):
-        options = TrainOptions(model=name, hidden=256)
+    for name in arguments.models.split(","):
+        options = TrainOptions(model=name, hidden=256)  # type: ignore[arg-type]
         model = make_model(options, store.encoding.dim, store.num_classes)
         train(model, kept[:2])
         alone, epoch, prepare = [], [], []

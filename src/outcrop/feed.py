@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from outcrop.batch import BatchMaker, BatchShape, Prepared, RowShape
 from outcrop.budget import Budget
 from outcrop.errors import OptionError
 from outcrop.metrics import DriveUse, EpochRecord, LoaderRecord
+from outcrop.pipeline import Event
 from outcrop.sample.sampler import SAMPLING_VERSION, Sampler, Sampling
 from outcrop.sample.seeds import Ids, SeedOrder, Stream, Task
 from outcrop.store.store import GraphStore
@@ -31,6 +33,7 @@ _MIN_BATCHES = 2
 # More batches ahead than this hide nothing more.
 _MOST_AHEAD = 4
 _PROBE_THREADS = 16
+_MOST_EVENTS = 10_000
 
 
 class Feed:
@@ -76,19 +79,23 @@ class Feed:
         """The batch of each task, counted in the record as (a part of) an epoch."""
         times = RunTimes()
         entry = EpochRecord(stream=stream.name.lower(), epoch=epoch)
+        computed: deque[Event] = deque(maxlen=_MOST_EVENTS)
         before = DriveUse.now(self.store.disk.counters)
         start = time.perf_counter()
         batches = self._strategy.batches(tasks, times)
         try:
-            for batch in batches:
+            for number, batch in enumerate(batches):
                 entry.count(batch)
+                begin = time.perf_counter()
                 yield batch
                 del batch  # not kept here while the next one is awaited
+                computed.append(Event("compute", number, begin, time.perf_counter()))
         finally:
             batches.close()  # type: ignore[attr-defined]
             if not sys.is_finalizing():  # else left open at the end of the program: nobody reads on
                 after = DriveUse.now(self.store.disk.counters)
                 entry.finish(time.perf_counter() - start, times, before, after)
+                times.events += computed
                 self._add_to_record(entry, times, start)
 
     def _add_to_record(self, entry: EpochRecord, times: RunTimes, start: float) -> None:

@@ -186,3 +186,11 @@ def test_ctrl_c_leaves_nothing_and_exits_with_130(tmp_path: Path) -> None:
 
 def test_version() -> None:
     assert outcrop("--version").stdout.startswith("outcrop 0.")
+
+
+def test_demo_trains_twice_and_compares(tmp_path: Path) -> None:
+    done = outcrop("demo", tmp_path, "--nodes", "20k")
+    assert done.returncode == 0, done.stderr
+    assert "test accuracy" in done.stdout and "read from the drive" in done.stdout
+    assert "The batches are the same bit by bit" in done.stdout
+    assert list(tmp_path.iterdir()) == [], "the graph is removed"
