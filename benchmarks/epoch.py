@@ -55,7 +55,7 @@ def report(path: Path, store: GraphStore, arguments: argparse.Namespace) -> str:
         "|---|--:|--:|--:|--:|",
     ]
     for name in arguments.models.split(","):
-        options = TrainOptions(model=name, hidden=256)  # type: ignore[arg-type]
+        options = TrainOptions(model=name, hidden=256)
         model = make_model(options, store.encoding.dim, store.num_classes)
         train(model, kept[:2])
         alone, epoch, prepare = [], [], []
