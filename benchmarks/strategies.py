@@ -16,7 +16,7 @@ from pathlib import Path
 from machine import rmat_store
 from outcrop.cli.app import app
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path("benchmarks/results")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 from machine import provenance, rmat_store
 from outcrop.bench.compare import BenchOptions, run_bench
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path("benchmarks/results")
 VALUES = {
     "memory": ["2%", "5%", "10%", "20%", "50%"],
     "dim": ["64", "128", "256", "512", "768"],
