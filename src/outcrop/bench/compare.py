@@ -351,7 +351,9 @@ def _add_bounds(
     """Each strategy's own physical limit: its reads at the drive's rates, plus its sampling."""
     for row in rows:
         found = [e for r in records.get(row["name"], []) for e in r["loader"]["epochs"]]
-        if not found:
+        if (
+            not found or row["kind"] != "strategy"
+        ):  # of a peer's reads and sampling nothing is known
             continue
         bounds = []
         for epoch in found:
