@@ -24,7 +24,7 @@ from outcrop.ingest.synthetic import SynthOptions, synthesise
 from outcrop.store.locks import DirectoryLock
 from outcrop.store.store import GraphStore
 from outcrop.train import TrainOptions, TrainReporter, fit, load_checkpoint, load_model
-from outcrop.train.loop import EpochResult
+from outcrop.train.reporter import EpochResult
 from tests.cage import OUTCROP
 from tests.conftest import SOAK
 from tests.stores import make_random_store
@@ -280,6 +280,8 @@ def test_ctrl_c_ends_at_once_and_keeps_the_checkpoint(path: Path, tmp_path: Path
         (["--memory", "1MB"], "the smallest that would do"),
         (["--log", "wandb"], "log must be tensorboard"),
         (["--device", "tpu9"], "device must be"),
+        (["--device", "cuda:99"], "torch sees"),
+        (["--record", "/no/such/folder/run.json"], "there is no folder"),
         (["--epochs", "-1"], "epochs must be at least 0"),
     ],
 )

@@ -15,7 +15,8 @@ from outcrop.train.options import TrainOptions, read_config
     ("values", "message"),
     [
         ({"model": "mlp"}, "sage, gcn, gat, gin"),
-        ({"layers": 4}, "an entry per layer: 4"),
+        ({"layers": 4, "num_neighbors": [10] * 3}, "an entry per layer: 4"),
+        ({"layers": 2, "num_neighbors": [10] * 4}, "or one more"),
         ({"layers": 0, "num_neighbors": []}, "layers must be at least 1"),
         ({"model": "gat", "hidden": 10, "heads": 4}, "multiple of heads"),
         ({"dropout": 1.0}, "dropout"),
@@ -30,6 +31,11 @@ from outcrop.train.options import TrainOptions, read_config
 def test_bad_options_are_named(values: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         TrainOptions.from_dict(values)
+
+
+def test_without_num_neighbors_every_layer_samples_ten() -> None:
+    assert TrainOptions(layers=2).num_neighbors == (10, 10)
+    assert TrainOptions(layers=2, num_neighbors=(5, 5, 5)).num_neighbors == (5, 5, 5)
 
 
 def test_plain_values_and_back() -> None:

@@ -112,7 +112,6 @@ def plan_memory(store: GraphStore, options: BenchOptions) -> Plan:
 
 def run_bench(path: Path, options: BenchOptions, out: Path, say: Say) -> dict[str, Any]:
     """Runs everything -> the summary, which is also in out/bench.json."""
-    out.mkdir(parents=True, exist_ok=True)
     if (out / SUMMARY).exists():
         raise OptionError(f"{out} has a benchmark already: give another folder")
     with GraphStore(path) as store:
@@ -134,6 +133,7 @@ def run_bench(path: Path, options: BenchOptions, out: Path, say: Say) -> dict[st
         f"{format_size(plan.base_bytes)} for {_BATCHES_IN_FLIGHT} batches and tables; "
         f"limit {format_size(plan.cage_bytes)}"
     )
+    out.mkdir(parents=True, exist_ok=True)
     runs = _Runs(path, options, plan, out, say)
     measured = [name for name in options.strategies if name in STRATEGIES or peers_present()]
     for repeat in range(options.repeat):

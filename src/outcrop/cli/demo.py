@@ -42,7 +42,10 @@ def demo(
     folder: Annotated[
         Path,
         typer.Argument(
-            help="Where the graph is made: 1.3 GB on the drive to be shown.", show_default="here"
+            help="Where the graph is made: 1.3 GB on the drive to be shown.",
+            show_default="here",
+            exists=True,
+            file_okay=False,
         ),
     ] = Path(),
     nodes: Annotated[int, count_option("--nodes", "How many nodes.")] = 2_000_000,

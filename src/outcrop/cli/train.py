@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as RichBars
 
 from outcrop.cli.arguments import Store, neighbor_counts
-from outcrop.cli.output import say, stderr
+from outcrop.cli.output import stderr
+from outcrop.cli.train_progress import Terminal
 from outcrop.environment import (
     command_line,
     machine_facts,
@@ -23,14 +21,12 @@ from outcrop.environment import (
 )
 from outcrop.errors import OptionError
 from outcrop.metrics import RunRecord
-from outcrop.options import format_size
 from outcrop.report import write_report
 from outcrop.store.store import GraphStore
 from outcrop.train.options import TrainOptions, read_config
 
 if TYPE_CHECKING:
-    from outcrop.train.loop import EpochResult, FitResult
-    from outcrop.train.memory import MemoryUse
+    from outcrop.train.loop import FitResult
 
 _DEFAULT = TrainOptions()
 
@@ -38,8 +34,6 @@ _DEFAULT = TrainOptions()
 def _option(name: str, text: str, **more: Any) -> Any:
     """An option that was not given leaves its value to --config and to the defaults."""
     shown = getattr(_DEFAULT, name.strip("-").replace("-", "_"))
-    if isinstance(shown, tuple):
-        shown = ",".join(map(str, shown))
     shown = False if shown in (None, False) else str(shown)
     return typer.Option(name, help=text, show_default=shown, **more)
 
@@ -53,7 +47,11 @@ def train(
     dropout: Annotated[float | None, _option("--dropout", "Share of values dropped.")] = None,
     sampler: Annotated[str | None, _option("--sampler", "neighbor or shadow.")] = None,
     num_neighbors: Annotated[
-        str | None, _option("--num-neighbors", "Per hop, with commas; -1 takes all.")
+        str | None,
+        typer.Option(
+            help="Per hop, with commas; -1 takes all. One per layer, or one more.",
+            show_default="10 per layer",
+        ),
     ] = None,
     replace: Annotated[
         bool | None, _option("--replace", "Draw neighbours with replacement.")
@@ -124,9 +122,12 @@ def train(
     if options.deterministic:
         # MKL looks at it when it is loaded, which is now.
         os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
+    for path in (record, report):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise OptionError(f"{path} cannot be written: there is no folder {path.parent}")
     if log not in (None, "tensorboard"):
         raise OptionError(f"log must be tensorboard (got {log!r})")
-    with GraphStore(store) as opened, make_reporter(log) as reporter:
+    with GraphStore(store) as opened, Terminal(log) as reporter:
         from outcrop.train.loop import fit
 
         try:
@@ -172,93 +173,3 @@ def _record(store: GraphStore, options: TrainOptions, result: FitResult) -> RunR
         history=[vars(epoch) for epoch in result.history],
         series=result.series,
     )
-
-
-def make_reporter(log: str | None) -> Any:
-    """Draws on the terminal; with `log`, also writes tensorboard's files."""
-    from outcrop.train.loop import TrainReporter
-
-    class Terminal(TrainReporter):
-        """A bar for the current epoch, a line for each that is done."""
-
-        def __init__(self) -> None:
-            self._bars = RichBars(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=24),
-                TextColumn("{task.completed:.0f}/{task.total:.0f}  loss {task.fields[loss]}"),
-                TextColumn("{task.fields[rate]}", style="dim"),
-                TimeRemainingColumn(compact=True),
-                console=stderr,
-                transient=True,
-            )
-            self._task = self._bars.add_task("", total=1, loss="", rate="")
-            self._writer: Any = None
-
-        def __enter__(self) -> Terminal:
-            if log is not None:
-                from torch.utils.tensorboard.writer import SummaryWriter
-
-                self._writer = SummaryWriter()
-            self._bars.start()
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            self._bars.stop()
-            if self._writer is not None:
-                self._writer.close()
-
-        def begin(self, options: TrainOptions, batches: int, epoch: int) -> None:
-            self._epochs, self._batches = options.epochs, batches
-            self._reset(epoch)
-            if epoch:
-                say(f"resumed at epoch {epoch + 1} of {options.epochs}")
-
-        def _reset(self, epoch: int) -> None:
-            self._since, self._seeds = time.perf_counter(), 0
-            self._bytes: int | None = None
-            self._bars.reset(
-                self._task,
-                description=f"epoch {epoch + 1}/{self._epochs}",
-                total=self._batches,
-                loss="",
-                rate="",
-            )
-
-        def batch(self, epoch: int, batch: int, loss: float, seeds: int, bytes_read: int) -> None:
-            self._seeds += seeds
-            if self._bytes is None:
-                self._bytes = bytes_read
-            seconds = max(time.perf_counter() - self._since, 1e-9)
-            rate = f"{self._seeds / seconds:,.0f} seeds/s"
-            if bytes_read > self._bytes:
-                rate += f", {format_size(int((bytes_read - self._bytes) / seconds))}/s read"
-            self._bars.update(self._task, completed=batch, loss=f"{loss:.3f}", rate=rate)
-            if self._writer is not None:
-                self._writer.add_scalar("loss", loss, epoch * self._batches + batch)
-
-        def memory(self, use: MemoryUse) -> None:
-            say(
-                f"memory: {format_size(use.data_bytes)} data + {format_size(use.model_bytes)} "
-                f"model + {format_size(use.runtime_bytes)} runtime = "
-                f"{format_size(use.total_bytes)}"
-            )
-
-        def epoch(self, result: EpochResult) -> None:
-            parts = [f"epoch {result.epoch + 1:>3}", f"loss {result.loss:.4f}"]
-            for name in ("val", "test"):
-                value = getattr(result, name)
-                if value is not None:
-                    parts.append(f"{name} {value:.4f}")
-                    if self._writer is not None:
-                        self._writer.add_scalar(name, value, result.epoch)
-            say("  ".join([*parts, f"{result.seconds:.1f} s"]))
-            self._reset(result.epoch + 1)
-
-        def end(self, result: FitResult) -> None:
-            if result.stopped_early:
-                say("stopped early: no better validation for a while")
-            if result.best_epoch is not None:
-                test = "" if result.test is None else f", test {result.test:.4f}"
-                say(f"best: epoch {result.best_epoch + 1}, val {result.val:.4f}{test}")
-
-    return Terminal()

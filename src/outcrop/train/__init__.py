@@ -6,11 +6,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from outcrop.train.options import TrainOptions
+from outcrop.train.reporter import TrainReporter
 
 if TYPE_CHECKING:
     from outcrop.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
     from outcrop.train.inference import infer
-    from outcrop.train.loop import FitResult, TrainReporter, fit
+    from outcrop.train.loop import FitResult, fit
     from outcrop.train.models import load_model, make_model
 
 __all__ = [
@@ -29,13 +30,13 @@ __all__ = [
 _HOMES = {
     "checkpoint": ("Checkpoint", "load_checkpoint", "save_checkpoint"),
     "inference": ("infer",),
-    "loop": ("FitResult", "TrainReporter", "fit"),
+    "loop": ("FitResult", "fit"),
     "models": ("load_model", "make_model"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    """All but the options bring torch along; the command line sets its switches before that."""
+    """What brings torch along: the command line sets its switches before that."""
     for module, names in _HOMES.items():
         if name in names:
             return getattr(importlib.import_module(f"outcrop.train.{module}"), name)

@@ -34,23 +34,12 @@ from outcrop.train.evaluate import Scores, evaluate_full, evaluate_sampled
 from outcrop.train.memory import MemoryUse, PeakMeter
 from outcrop.train.models import choose_device, make_model, seed_labels, seed_logits
 from outcrop.train.options import TrainOptions
+from outcrop.train.reporter import EpochResult, TrainReporter
 
 LAST = "last.safetensors"
 BEST = "best.safetensors"
 
 Loader = NeighborLoader | ShaDowLoader
-
-
-@dataclass
-class EpochResult:
-    """One epoch, as it is reported."""
-
-    epoch: int
-    loss: float
-    """Mean over its batches."""
-    seconds: float
-    val: float | None = None
-    test: float | None = None
 
 
 @dataclass
@@ -69,23 +58,6 @@ class FitResult:
     stopped_early: bool
     series: dict[str, list[float]]
     """What the machine did, second by second."""
-
-
-class TrainReporter:
-    """Is told how training goes, and does nothing with it. Subclasses draw and log."""
-
-    def begin(self, options: TrainOptions, batches: int, epoch: int) -> None:
-        """Training starts, or is resumed, at this epoch."""
-
-    def batch(self, epoch: int, batch: int, loss: float, seeds: int, bytes_read: int) -> None:
-        """A step was made; `batch` counts from 1, `bytes_read` is of the drive since the start."""
-
-    def memory(self, use: MemoryUse) -> None:
-        """After the first step: what the run takes."""
-
-    def epoch(self, result: EpochResult) -> None: ...
-
-    def end(self, result: FitResult) -> None: ...
 
 
 @dataclass

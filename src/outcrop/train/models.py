@@ -35,9 +35,13 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.device(name)
+        device = torch.device(name)
     except RuntimeError as error:
         raise OptionError(f"device must be auto, cpu, cuda or cuda:N (got {name!r})") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        found = torch.cuda.device_count()
+        raise OptionError(f"device {name!r} is not there: torch sees {found} GPUs")
+    return device
 
 
 def load_model(checkpoint: Checkpoint) -> nn.Module:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ _CHOICES = {
     "evaluate": ("sampled", "full", "none"),
     "metric": ("accuracy", "roc_auc"),
 }
+_USUAL_NEIGHBORS = 10
 _AT_LEAST = {"layers": 1, "hidden": 1, "heads": 1, "epochs": 0, "batch_size": 1, "seed": 0,
              "patience": 0, "checkpoint_every": 0, "evaluate_every": 1}  # fmt: skip
 
@@ -32,8 +33,9 @@ class TrainOptions:
     """Attention heads of gat."""
     dropout: float = 0.5
     sampler: Literal["neighbor", "shadow"] = "neighbor"
-    num_neighbors: tuple[int, ...] = (10, 10, 10)
-    """Per hop; -1 takes all. An entry per layer; one more lets gcn see degrees of all it uses."""
+    num_neighbors: tuple[int, ...] = ()
+    """Per hop; -1 takes all. Empty: 10 per layer. One hop more than layers shows gcn the degrees of
+    all that it uses."""
     replace: bool = False
     batch_size: int = 1000
     strategy: str = "memory"
@@ -70,9 +72,12 @@ class TrainOptions:
                 raise OptionError(f"{name} must be at least {least} (got {getattr(self, name)})")
         if not 0 <= self.dropout < 1:
             raise OptionError(f"dropout must be 0 to 1 (got {self.dropout})")
-        if self.sampler == "neighbor" and len(self.num_neighbors) < self.layers:
+        if not self.num_neighbors:
+            object.__setattr__(self, "num_neighbors", (_USUAL_NEIGHBORS,) * self.layers)
+        hops = len(self.num_neighbors)
+        if self.sampler == "neighbor" and hops not in (self.layers, self.layers + 1):
             raise OptionError(
-                f"num_neighbors needs an entry per layer: {self.layers} "
+                f"num_neighbors needs an entry per layer: {self.layers}, or one more "
                 f"(got {list(self.num_neighbors)})"
             )
         if self.model == "gat" and self.hidden % self.heads:
@@ -118,10 +123,6 @@ def read_config(path: Path) -> dict[str, Any]:
     if not isinstance(loaded, dict):
         raise OptionError(f"{path}: expected names and values, as in 'epochs: 10'")
     return {str(name).replace("-", "_"): value for name, value in loaded.items()}
-
-
-def option_names() -> list[str]:
-    return [field.name for field in fields(TrainOptions)]
 
 
 def _fits(value: Any, kind: Any) -> bool:

@@ -1,0 +1,41 @@
+"""Reporter: what a run tells while it trains. Does not load torch, so that commands start fast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from outcrop.train.memory import MemoryUse
+from outcrop.train.options import TrainOptions
+
+if TYPE_CHECKING:
+    from outcrop.train.loop import FitResult
+
+
+@dataclass
+class EpochResult:
+    """One epoch, as it is reported."""
+
+    epoch: int
+    loss: float
+    """Mean over its batches."""
+    seconds: float
+    val: float | None = None
+    test: float | None = None
+
+
+class TrainReporter:
+    """Is told how training goes, and does nothing with it. Subclasses draw and log."""
+
+    def begin(self, options: TrainOptions, batches: int, epoch: int) -> None:
+        """Training starts, or is resumed, at this epoch."""
+
+    def batch(self, epoch: int, batch: int, loss: float, seeds: int, bytes_read: int) -> None:
+        """A step was made; `batch` counts from 1, `bytes_read` is of the drive since the start."""
+
+    def memory(self, use: MemoryUse) -> None:
+        """After the first step: what the run takes."""
+
+    def epoch(self, result: EpochResult) -> None: ...
+
+    def end(self, result: FitResult) -> None: ...
