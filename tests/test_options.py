@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+from typing import Literal
+
 import pytest
 
 from outcrop.errors import OptionError
-from outcrop.options import DiskOptions, format_size, parse_count, parse_size
+from outcrop.options import DiskOptions, format_size, options_from_text, parse_count, parse_size
+from outcrop.strategies import strategy_named
 
 
 @pytest.mark.parametrize(
@@ -71,3 +76,41 @@ def test_format_size() -> None:
 def test_impossible_disk_options_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(OptionError, match="got"):
         DiskOptions(**options)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Some:
+    count: int = 1
+    share: float = 0.5
+    most: int | None = None
+    mode: Literal["one", "two"] = "one"
+    on: bool = False
+    text: str = ""
+
+
+def test_options_in_a_strategys_name() -> None:
+    given = ["count=3", "share=0.25", "most=7", "mode=two", "on=true", "text=4KiB"]
+    assert options_from_text(Some, given, "x") == Some(3, 0.25, 7, "two", True, "4KiB")
+    assert options_from_text(Some, ["most=none", "on=false"], "x") == Some()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("speed=3", "x: no option 'speed'; it has count, share"),
+        ("count=many", "x: count cannot be 'many'"),
+        ("count", "x: count cannot be ''"),
+        ("mode=three", "x: mode cannot be 'three'"),
+        ("on=maybe", "x: on cannot be 'maybe'"),
+    ],
+)
+def test_wrong_options_are_named(text: str, message: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(message)):
+        options_from_text(Some, [text], "x")
+
+
+def test_a_strategy_without_options_says_so() -> None:
+    with pytest.raises(OptionError, match="memory: no option 'threads'; it has none"):
+        strategy_named("memory:threads=3")
+    with pytest.raises(OptionError, match="threads must be 1 to 1024"):
+        strategy_named("mmap:threads=0")

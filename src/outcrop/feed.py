@@ -9,7 +9,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,13 @@ from outcrop.batch import BatchMaker, BatchShape, Prepared, RowShape
 from outcrop.budget import Budget
 from outcrop.errors import OptionError
 from outcrop.metrics import DriveUse, EpochRecord, LoaderRecord
+from outcrop.options import parse_size
 from outcrop.pipeline import Event
 from outcrop.sample.sampler import SAMPLING_VERSION, Sampler, Sampling
 from outcrop.sample.seeds import Ids, SeedOrder, Stream, Task
 from outcrop.store.store import GraphStore
 from outcrop.strategies import strategy_named
-from outcrop.strategies.base import Job, RunTimes
+from outcrop.strategies.base import Job, Means, RunTimes, Sizes
 from outcrop.strategies.mmap import mapped_topology
 
 # Batches differ in size: sizes seen on the first one are taken so many times larger.
@@ -47,25 +47,37 @@ class Feed:
         *,
         strategy: str,
         memory: str | int,
+        disk: str | int | None = None,
     ) -> None:
         """`first`: a schedule whose first batch shows how large batches are.
 
         BudgetError where the memory is too little, with the least that would do.
         """
-        made = strategy_named(strategy)
+        made, options = strategy_named(strategy)
         self.store = store
         self.sampling = sampling
         self.seed = first.seed
         self.budget = Budget(memory)
         rows = row_shape(store, staged=made.reads_stored_rows)
         sizes = probe(store, sampling, first, rows)
-        needs = {**common_needs(store, first), **made.needs(store, sizes.scratch_bytes)}
-        self.budget.charge(needs, sizes.batch_bytes, _MIN_BATCHES)
+        common = common_needs(store, first)
+        least = sum(common.values()) + _MIN_BATCHES * sizes.batch_bytes
+        means = Means(
+            store=store,
+            sampling=sampling,
+            seeds=first,
+            options=options,
+            sizes=sizes,
+            spare_bytes=max(self.budget.total_bytes - least, 0),
+            disk_bytes=None if disk is None else parse_size(disk),
+        )
+        charges = made.needs(means)
+        self.budget.charge({**common, **charges}, sizes.batch_bytes, _MIN_BATCHES)
         self._pool = self.budget.slabs()
         depth = min(self._pool.limit_bytes // sizes.batch_bytes - 1, _MOST_AHEAD)
         maker = BatchMaker(self._pool, rows, store.load_labels() if rows.labels else None)
         start = time.perf_counter()
-        self._strategy = made(Job(store, sampling, self.seed, maker, depth))
+        self._strategy = made(Job(**vars(means), charges=charges, maker=maker, depth=depth))
         self.record = LoaderRecord(
             strategy=strategy,
             memory_bytes=self.budget.total_bytes,
@@ -192,15 +204,6 @@ class Schedule:
         }
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """What memory a batch takes, as seen on the first one, with a margin."""
-
-    batch_bytes: int
-    scratch_bytes: int
-    """Of the sampler that makes it."""
-
-
 def probe(store: GraphStore, sampling: Sampling, seeds: SeedOrder, rows: RowShape) -> Sizes:
     """Samples the first batch from the memory-mapped topology."""
     sampler = Sampler(sampling, mapped_topology(store), seeds.seed, _PROBE_THREADS)
@@ -209,7 +212,12 @@ def probe(store: GraphStore, sampling: Sampling, seeds: SeedOrder, rows: RowShap
         subgraph = sampler.sample(seeds.task(0, 0))
         nodes, edges = len(subgraph.nodes), len(subgraph.sources)
     shape = BatchShape(int(nodes * _MARGIN), int(edges * _MARGIN), rows)
-    return Sizes(max(shape.charged_bytes(), 1), int(sampler.memory_bytes * _MARGIN))
+    return Sizes(
+        shape.nodes,
+        shape.edges,
+        max(shape.charged_bytes(), 1),
+        int(sampler.memory_bytes * _MARGIN),
+    )
 
 
 def common_needs(store: GraphStore, seeds: SeedOrder) -> dict[str, int]:

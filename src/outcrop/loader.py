@@ -19,7 +19,6 @@ from outcrop.batch import Prepared
 from outcrop.errors import OptionError, StoreError
 from outcrop.feed import Feed, Schedule, seed_nodes
 from outcrop.metrics import LoaderRecord
-from outcrop.options import parse_size
 from outcrop.sample.sampler import Sampling
 from outcrop.sample.seeds import SeedOrder, Stream
 from outcrop.store.store import GraphStore
@@ -101,12 +100,15 @@ class _FedLoader(torch.utils.data.DataLoader[Any]):
     ) -> None:
         _refuse(rest)
         _refuse_ranks()
-        if options.disk is not None:
-            parse_size(options.disk)  # no strategy so far writes anything that it would limit
         self.store = store if isinstance(store, GraphStore) else GraphStore(store)
         seeds = options.seeds(self.store)
         self.feed = Feed(
-            self.store, sampling, seeds, strategy=options.strategy, memory=options.memory
+            self.store,
+            sampling,
+            seeds,
+            strategy=options.strategy,
+            memory=options.memory,
+            disk=options.disk,
         )
         self._attach(options, seeds)
 

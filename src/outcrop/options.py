@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from outcrop.errors import OptionError
 
@@ -41,6 +43,39 @@ def _parse(text: str | int, expected: str, *, bytes_allowed: bool = True) -> Fra
     base = 1024 if binary else 1000
     scale: int = base ** _UNITS[unit.upper()]
     return Fraction(number) * scale  # exact, unlike float
+
+
+_Options = TypeVar("_Options")
+
+
+def options_from_text(kind: type[_Options], given: Sequence[str], where: str) -> _Options:
+    """["superbatch=100", "mode=split"] -> a dataclass; OptionError names what does not belong."""
+    kinds = get_type_hints(kind)
+    values = {}
+    for text in given:
+        name, _, value = text.partition("=")
+        if name not in kinds:
+            known = f"it has {', '.join(kinds)}" if kinds else "it has none"
+            raise OptionError(f"{where}: no option {name!r}; {known}")
+        try:
+            values[name] = _from_text(kinds[name], value)
+        except ValueError:
+            raise OptionError(f"{where}: {name} cannot be {value!r}") from None
+    return kind(**values)
+
+
+def _from_text(kind: Any, text: str) -> Any:
+    if get_origin(kind) is UnionType:  # as in int | None
+        if text == "none":
+            return None
+        (kind,) = (one for one in get_args(kind) if one is not NoneType)
+    if get_origin(kind) is Literal:
+        if text not in get_args(kind):
+            raise ValueError
+        return text
+    if kind is bool:
+        return bool(("false", "true").index(text))
+    return kind(text)
 
 
 def format_size(count: int) -> str:

@@ -196,3 +196,16 @@ def test_readers_and_makers_wait_for_gc_to_look(
     looking = hold_for_a_moment(leave(tmp_path / ".made.building"))
     WorkDirectory(tmp_path / "made").abandon()
     looking.join()
+
+
+def test_scratch_of_killed_runs_is_removed_by_the_next(store: GraphStore) -> None:
+    killed = store.derived.scratch()
+    (killed.path / "trace").write_text("half")
+    killed._lock.release()  # type: ignore[union-attr]  # as the end of its process does
+    with store.derived.scratch() as mine:
+        (mine.path / "trace").write_text("mine")
+        with store.derived.scratch():  # leaves alone what is in use
+            assert (mine.path / "trace").read_text() == "mine"
+        assert not killed.path.exists()
+        assert list(find_garbage(store.path, everything=True)) == []
+    assert names(store) == []

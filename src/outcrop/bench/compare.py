@@ -25,7 +25,7 @@ from outcrop.sample.sampler import Sampling
 from outcrop.sample.seeds import SeedOrder
 from outcrop.store.locks import write_synced
 from outcrop.store.store import GraphStore
-from outcrop.strategies import STRATEGIES
+from outcrop.strategies import strategy_named
 
 BENCH_FORMAT = "outcrop-bench"
 BENCH_VERSION = 1
@@ -66,8 +66,8 @@ class BenchOptions:
 
     def __post_init__(self) -> None:
         for name in self.strategies:
-            if name not in STRATEGIES and name not in PEERS:
-                raise OptionError(f"a strategy is one of {', '.join(STRATEGIES)} (got {name!r})")
+            if name not in PEERS:
+                strategy_named(name)
         if self.model not in ("none", "sage", "gcn", "gat", "gin"):
             raise OptionError(f"model must be none, sage, gcn, gat or gin (got {self.model!r})")
         for name in ("batches", "epochs", "repeat"):
@@ -81,7 +81,7 @@ class Plan:
 
     cache_bytes: int
     base_bytes: int
-    """Batches in flight, labels, seeds, sampler, engine."""
+    """Batches in flight, the topology's index, labels, seeds, sampler, engine."""
     batch_bytes: int
     cage_bytes: int
 
@@ -105,7 +105,7 @@ def plan_memory(store: GraphStore, options: BenchOptions) -> Plan:
     rows = row_shape(store, staged=True)
     sizes = probe(store, Sampling(options.num_neighbors), seeds, rows)
     base = sizes.batch_bytes * _BATCHES_IN_FLIGHT + sizes.scratch_bytes
-    base += sum(common_needs(store, seeds).values())
+    base += sum(common_needs(store, seeds).values()) + store.array_bytes("indptr")
     cage = cache + base + OVERHEAD_BYTES if options.cage is None else parse_size(options.cage)
     return Plan(cache, base, sizes.batch_bytes, cage)
 
@@ -135,7 +135,7 @@ def run_bench(path: Path, options: BenchOptions, out: Path, say: Say) -> dict[st
     )
     out.mkdir(parents=True, exist_ok=True)
     runs = _Runs(path, options, plan, out, say)
-    measured = [name for name in options.strategies if name in STRATEGIES or peers_present()]
+    measured = [name for name in options.strategies if name not in PEERS or peers_present()]
     for repeat in range(options.repeat):
         for strategy in measured:
             runs.measure(strategy, repeat)
@@ -185,7 +185,7 @@ class _Runs:
     def measure(self, strategy: str, repeat: int) -> None:
         options = self._options
         batches, warmup = options.slow.get(strategy, (options.batches, options.warmup))
-        name = f"{strategy}-{repeat + 1}"
+        name = f"{strategy.replace(':', '-')}-{repeat + 1}"
         job = Job(
             store=str(self._path),
             strategy=strategy,
@@ -253,7 +253,7 @@ class _Runs:
             )
         return _row(
             strategy,
-            "strategy" if strategy in STRATEGIES else "peer",
+            "peer" if strategy in PEERS else "strategy",
             "measured" if records else "failed",
             note=self._failures.get(strategy, note),
             seconds=[epoch_seconds(record) * scale for record in records],
@@ -316,7 +316,7 @@ def limits(
     """What the wanted bytes would take if they lay in sequence, and scanning everything."""
     if not records:
         return []
-    epoch = next(r for r in records if r["name"] in STRATEGIES)["loader"]["epochs"][0]
+    epoch = next(r for r in records if r["name"] not in PEERS)["loader"]["epochs"][0]
     per_batch = epoch["rows"] / max(epoch["batches"], 1) * store["row_bytes"]
     rate = drive.sequential_bytes_per_second
     found = {

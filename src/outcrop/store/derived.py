@@ -23,6 +23,7 @@ from outcrop.store.locks import DirectoryLock, write_synced
 from outcrop.store.workdir import WorkDirectory, leftovers
 
 _RECORD = "layout.json"
+_SCRATCH = "scratch-"
 _REMOVED = re.compile(r"\.removed(-[0-9a-f]+)?$")
 
 
@@ -106,6 +107,13 @@ class DerivedLayouts:
                 raise
             return found
         return Layout(path)
+
+    def scratch(self) -> WorkDirectory:
+        """A folder for what lives as long as a run; what killed runs left is removed first."""
+        for path in leftovers(self._root):
+            if path.name.startswith(f".{_SCRATCH}"):
+                remove(Garbage(path, "left by a killed run", 0))
+        return WorkDirectory(self._root / f"{_SCRATCH}{secrets.token_hex(8)}")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from outcrop.errors import OptionError
+from outcrop.options import options_from_text
 from outcrop.strategies.base import Strategy
 from outcrop.strategies.direct import Direct
 from outcrop.strategies.memory import Memory
@@ -11,7 +14,9 @@ from outcrop.strategies.mmap import Mmap
 STRATEGIES: dict[str, type[Strategy]] = {made.name: made for made in (Memory, Mmap, Direct)}
 
 
-def strategy_named(name: str) -> type[Strategy]:
+def strategy_named(text: str) -> tuple[type[Strategy], Any]:
+    """ "mmap", or with options "mmap:threads=16" -> the strategy and its options."""
+    name, *given = text.split(":")
     if name not in STRATEGIES:
         raise OptionError(f"a strategy is one of {', '.join(STRATEGIES)} (got {name!r})")
-    return STRATEGIES[name]
+    return STRATEGIES[name], options_from_text(STRATEGIES[name].Options, given, where=name)

@@ -5,22 +5,58 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from outcrop.batch import BatchMaker, Prepared
 from outcrop.pipeline import Event, Pipeline, StageTimes
 from outcrop.sample.sampler import Sampling
-from outcrop.sample.seeds import Task
+from outcrop.sample.seeds import SeedOrder, Task
 from outcrop.store.store import GraphStore
 
 
 @dataclass(frozen=True)
-class Job:
-    """What is to be delivered, with what means. The memory is settled: see `Strategy.needs`."""
+class NoOptions:
+    """Of strategies that have none of their own."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a batch takes, as seen on the first one, with a margin."""
+
+    nodes: int
+    edges: int
+    batch_bytes: int
+    scratch_bytes: int
+    """Of the sampler that makes it."""
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a strategy plans with, before anything is allocated."""
 
     store: GraphStore
     sampling: Sampling
-    seed: int
+    seeds: SeedOrder
+    """The schedule that the loader was made for; tasks of others may come as well."""
+    options: Any
+    """An instance of the strategy's `Options`."""
+    sizes: Sizes
+    spare_bytes: int
+    """Memory beside what every strategy needs and the least number of batches: for caches."""
+    disk_bytes: int | None
+    """What it may write beside the store; None: what it needs."""
+
+    @property
+    def seed(self) -> int:
+        return self.seeds.seed
+
+
+@dataclass(frozen=True)
+class Job(Means):
+    """The same once the memory is settled."""
+
+    charges: Mapping[str, int]
+    """What `Strategy.needs` asked for, by name."""
     maker: BatchMaker
     """Makes batches in memory of the budget."""
     depth: int
@@ -47,15 +83,17 @@ class Strategy(ABC):
     """Prepares batches. Made once per loader; `batches` may be called again and again."""
 
     name: ClassVar[str]
+    Options: ClassVar[type] = NoOptions
+    """A frozen dataclass, all of whose fields have defaults: "ginex:superbatch=100" sets one."""
     reads_stored_rows: ClassVar[bool] = False
     """Whether it reads rows as they are stored, so that batches need room for them beside x."""
 
     @classmethod
     @abstractmethod
-    def needs(cls, store: GraphStore, scratch_bytes: int) -> Mapping[str, int]:
+    def needs(cls, means: Means) -> Mapping[str, int]:
         """Bytes that it keeps resident, by name: charged to the budget before it is made.
 
-        `scratch_bytes` is what one sampler needs, as measured on a first batch.
+        What it leaves of `means.spare_bytes` goes to more batches under way.
         """
 
     @abstractmethod

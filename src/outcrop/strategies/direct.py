@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from outcrop.gather import DiskRows, NoRows
-from outcrop.store.store import GraphStore
-from outcrop.strategies.base import Job
+from outcrop.strategies.base import Job, Means
 from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
 from outcrop.strategies.online import Gatherer, OnlineStrategy
 
@@ -22,8 +21,8 @@ class Direct(OnlineStrategy):
     reads_stored_rows = True
 
     @classmethod
-    def needs(cls, store: GraphStore, scratch_bytes: int) -> Mapping[str, int]:
-        return {"sampler": scratch_bytes}
+    def needs(cls, means: Means) -> Mapping[str, int]:
+        return {"sampler": means.sizes.scratch_bytes}
 
     def __init__(self, job: Job) -> None:
         super().__init__(job, mapped_topology(job.store), MMAP_THREADS)

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from outcrop import _core
 from outcrop.gather import ArrayRows, NoRows
 from outcrop.parallel import cpu_count
-from outcrop.store.store import GraphStore
-from outcrop.strategies.base import Job
+from outcrop.strategies.base import Job, Means
 from outcrop.strategies.online import Gatherer, OnlineStrategy
 
 
@@ -18,11 +17,12 @@ class Memory(OnlineStrategy):
     name = "memory"
 
     @classmethod
-    def needs(cls, store: GraphStore, scratch_bytes: int) -> Mapping[str, int]:
+    def needs(cls, means: Means) -> Mapping[str, int]:
+        store = means.store
         return {
             "topology": store.array_bytes("indptr") + store.array_bytes("indices"),
             "features": store.array_bytes("features") if store.has("features") else 0,
-            "sampler": scratch_bytes,
+            "sampler": means.sizes.scratch_bytes,
         }
 
     def __init__(self, job: Job) -> None:
