@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 namespace outcrop::bindings {
 
@@ -29,6 +30,26 @@ std::span<T> Span(const Array1<T>& array) {
   return {array.data(), array.size()};
 }
 
+// A read-only look at what `owner` holds, for as long as it does not change it.
+template <typename T>
+using View = nb::ndarray<nb::numpy, const T, nb::ndim<1>>;
+
+template <typename T>
+View<T> ViewOf(std::span<const T> values, nb::handle owner) {
+  static const T nothing{};
+  return {values.empty() ? &nothing : values.data(), {values.size()}, owner};
+}
+
+inline void CheckNodes(std::span<const int64_t> nodes, int64_t num_nodes) {
+  for (int64_t node : nodes) {
+    if (node < 0 || node >= num_nodes) {
+      throw nb::value_error(("node ids must be 0 to " + std::to_string(num_nodes - 1) + " (got " +
+                             std::to_string(node) + ")")
+                                .c_str());
+    }
+  }
+}
+
 using Unlocked = nb::call_guard<nb::gil_scoped_release>;
 
 // One function per stage; module.cc calls them all.
@@ -39,5 +60,6 @@ void BindSynth(nb::module_& m);
 void BindGather(nb::module_& m);
 void BindSample(nb::module_& m);
 void BindBudget(nb::module_& m);
+void BindCache(nb::module_& m);
 
 }  // namespace outcrop::bindings

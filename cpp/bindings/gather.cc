@@ -2,6 +2,7 @@
 #include "bindings/bindings.h"
 #include "gather/decode.h"
 #include "gather/rows.h"
+#include "gather/slots.h"
 
 namespace outcrop::bindings {
 namespace {
@@ -43,6 +44,55 @@ class RowGatherer {
   parallel::Pool pool_;
 };
 
+using Rows = nb::ndarray<uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+// The rows of a cache as they are stored, [slots, row bytes]; held by the Python object.
+class SlotRows {
+ public:
+  SlotRows(Rows memory, size_t dim, gather::Encoding encoding, uint32_t threads)
+      : memory_(memory), pool_(threads) {
+    Require(memory.shape(1) > 0, "rows need at least one byte each");
+    cached_ = {reinterpret_cast<const std::byte*>(memory.data()), memory.shape(1), dim, encoding};
+  }
+
+  void Gather(Array1<const int32_t> slots, Floats out) {
+    CheckOut(slots.size(), out);
+    const auto num_slots = static_cast<int64_t>(memory_.shape(0));
+    for (int32_t slot : Span(slots)) Require(slot < num_slots, "a slot beyond the cache");
+    gather::GatherSlots(cached_, Span(slots), pool_, FloatSpan(out));
+  }
+
+  void DecodeMisses(Rows stored, Array1<const int32_t> slots, Floats out) {
+    CheckOut(slots.size(), out);
+    Require(stored.shape(0) == slots.size() && stored.shape(1) == cached_.row_bytes,
+            "stored must be [slots, row bytes]");
+    gather::RowArray rows = cached_;
+    rows.data = reinterpret_cast<const std::byte*>(stored.data());
+    gather::DecodeMisses(rows, Span(slots), pool_, FloatSpan(out));
+  }
+
+  void Update(Rows source, Array1<const uint32_t> positions, Array1<const uint32_t> slots) {
+    Require(source.shape(1) == cached_.row_bytes, "source must be [rows, row bytes]");
+    Require(positions.size() == slots.size(), "positions and slots must be of one size");
+    for (uint32_t i : Span(positions)) Require(i < source.shape(0), "a position beyond source");
+    for (uint32_t slot : Span(slots)) Require(slot < memory_.shape(0), "a slot beyond the cache");
+    gather::UpdateSlots(reinterpret_cast<const std::byte*>(source.data()), cached_.row_bytes,
+                        Span(positions), Span(slots), pool_,
+                        reinterpret_cast<std::byte*>(memory_.data()));
+  }
+
+  void Cancel() { pool_.Cancel(); }
+
+ private:
+  void CheckOut(size_t rows, const Floats& out) const {
+    Require(out.shape(0) == rows && out.shape(1) == cached_.dim, "out must be [slots, dim]");
+  }
+
+  Rows memory_;
+  gather::RowArray cached_;
+  parallel::Pool pool_;
+};
+
 }  // namespace
 
 void BindGather(nb::module_& m) {
@@ -74,6 +124,16 @@ void BindGather(nb::module_& m) {
       .def("gather", &RowGatherer::Gather, nb::arg("ids").noconvert(), nb::arg("out").noconvert(),
            Unlocked())
       .def("cancel", &RowGatherer::Cancel);
+  nb::class_<SlotRows>(m, "SlotRows")
+      .def(nb::init<Rows, size_t, gather::Encoding, uint32_t>(), nb::arg("memory").noconvert(),
+           nb::kw_only(), nb::arg("dim"), nb::arg("encoding"), nb::arg("threads"))
+      .def("gather", &SlotRows::Gather, nb::arg("slots").noconvert(), nb::arg("out").noconvert(),
+           Unlocked())
+      .def("decode_misses", &SlotRows::DecodeMisses, nb::arg("stored").noconvert(),
+           nb::arg("slots").noconvert(), nb::arg("out").noconvert(), Unlocked())
+      .def("update", &SlotRows::Update, nb::arg("source").noconvert(),
+           nb::arg("positions").noconvert(), nb::arg("slots").noconvert(), Unlocked())
+      .def("cancel", &SlotRows::Cancel);
 }
 
 }  // namespace outcrop::bindings

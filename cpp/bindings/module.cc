@@ -9,4 +9,5 @@ NB_MODULE(_core, m) {
   outcrop::bindings::BindGather(m);
   outcrop::bindings::BindSample(m);
   outcrop::bindings::BindBudget(m);
+  outcrop::bindings::BindCache(m);
 }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <string>
 #include <utility>
 #include <variant>
 
@@ -39,16 +38,6 @@ TopologyHandle MakeArrayTopology(Array1<const int64_t> indptr, Array1<const Inde
           nb::make_tuple(indptr, indices)};
 }
 
-void CheckNodes(std::span<const int64_t> nodes, int64_t num_nodes) {
-  for (int64_t node : nodes) {
-    if (node < 0 || node >= num_nodes) {
-      throw nb::value_error(("node ids must be 0 to " + std::to_string(num_nodes - 1) + " (got " +
-                             std::to_string(node) + ")")
-                                .c_str());
-    }
-  }
-}
-
 // Either sampler. Its result is looked at through views, which are valid until the next sample.
 template <typename Sampler>
 class SamplerHandle {
@@ -73,15 +62,6 @@ class SamplerHandle {
   std::shared_ptr<Topology> topology_;
   Sampler sampler_;
 };
-
-template <typename T>
-using View = nb::ndarray<nb::numpy, const T, nb::ndim<1>>;
-
-template <typename T>
-View<T> ViewOf(std::span<const T> values, nb::handle owner) {
-  static const T nothing{};
-  return {values.empty() ? &nothing : values.data(), {values.size()}, owner};
-}
 
 template <typename Sampler>
 void BindSampler(nb::module_& m, const char* name) {

@@ -5,13 +5,6 @@
 #include "gather/decode.h"
 
 namespace outcrop::gather {
-namespace {
-
-constexpr size_t kGrain = 256;
-// Rows whose memory is asked for before they are copied, and how much of each: the hardware
-// follows a row by itself once it has been begun.
-constexpr size_t kAhead = 8;
-constexpr size_t kPrefetchBytes = 256;
 
 void DecodeRow(const RowArray& rows, const std::byte* stored, float* out) {
   const std::span<float> decoded(out, rows.dim);
@@ -28,21 +21,22 @@ void DecodeRow(const RowArray& rows, const std::byte* stored, float* out) {
   }
 }
 
-}  // namespace
+void PrefetchRow(const std::byte* row, size_t row_bytes) {
+  // The hardware follows a row by itself once it has been begun.
+  constexpr size_t kPrefetchBytes = 256;
+  for (size_t at = 0; at < row_bytes && at < kPrefetchBytes; at += 64) {
+    __builtin_prefetch(row + at);
+  }
+}
 
 void GatherRows(const RowArray& rows, std::span<const int64_t> ids, parallel::Pool& pool,
                 std::span<float> out) {
   const auto row = [&](size_t i) {
     return rows.data + static_cast<size_t>(ids[i]) * rows.row_bytes;
   };
-  pool.For(ids.size(), kGrain, [&](size_t begin, size_t end) {
+  pool.For(ids.size(), kRowGrain, [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
-      if (i + kAhead < end) {
-        const std::byte* ahead = row(i + kAhead);
-        for (size_t at = 0; at < rows.row_bytes && at < kPrefetchBytes; at += 64) {
-          __builtin_prefetch(ahead + at);
-        }
-      }
+      if (i + kRowsAhead < end) PrefetchRow(row(i + kRowsAhead), rows.row_bytes);
       DecodeRow(rows, row(i), out.data() + i * rows.dim);
     }
   });

@@ -19,6 +19,14 @@ struct RowArray {
   Encoding encoding = Encoding::kFloat32;
 };
 
+// Rows that a thread takes at a time, and rows whose memory is asked for before they are copied.
+inline constexpr size_t kRowGrain = 256;
+inline constexpr size_t kRowsAhead = 8;
+
+// One row as it is stored -> rows.dim values.
+void DecodeRow(const RowArray& rows, const std::byte* stored, float* out);
+void PrefetchRow(const std::byte* row, size_t row_bytes);
+
 // Row ids[i], decoded -> out[i * dim ...]. REQUIRES: ids are within the array, out has room.
 void GatherRows(const RowArray& rows, std::span<const int64_t> ids, parallel::Pool& pool,
                 std::span<float> out);

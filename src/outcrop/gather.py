@@ -51,6 +51,49 @@ class NoRows:
         pass
 
 
+class CachedRows:
+    """Rows from the slots of a cache, and from the drive those that are in none."""
+
+    def __init__(self, rows: FeatureRows, memory: NDArray[np.uint8], threads: int) -> None:
+        """`memory`: [slots, row bytes], for rows as they are stored."""
+        encoding = rows.encoding
+        self._rows = rows
+        self._memory = memory
+        self._core = _core.SlotRows(
+            memory, dim=encoding.dim, encoding=_ENCODINGS[encoding.name], threads=threads
+        )
+
+    def fill(self, nodes: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
+        """Reads rows of `nodes` (ascending) into slots."""
+        self._rows.start_read(nodes, self._memory, slots).wait()
+
+    def gather(self, batch: Prepared, slots: NDArray[np.int32]) -> None:
+        """`slots`: where each row is; below 0: it is read."""
+        assert batch.x is not None
+        missing = np.flatnonzero(slots < 0)
+        places = missing[np.argsort(batch.n_id[missing])]
+        stored = batch.x if batch.stored is None else batch.stored
+        pending = self._rows.start_read(batch.n_id[places], stored, places)
+        try:
+            self._core.gather(slots, batch.x)  # while the others are on their way
+        finally:
+            pending.wait()
+        if batch.stored is not None:
+            self._core.decode_misses(batch.stored, slots, batch.x)
+
+    def update(
+        self, batch: Prepared, positions: NDArray[np.uint32], slots: NDArray[np.uint32]
+    ) -> None:
+        """Rows of a gathered batch -> slots. They must have been read: not hits."""
+        assert batch.x is not None
+        source = batch.x.view(np.uint8) if batch.stored is None else batch.stored
+        self._core.update(source, positions, slots)
+
+    def cancel(self) -> None:
+        """A read under way is waited for: it takes as long as a batch."""
+        self._core.cancel()
+
+
 class DiskRows:
     """Rows read from the drive, every one of them, by one batched call."""
 

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from time import perf_counter
 from typing import Any, Literal, NamedTuple
@@ -50,6 +50,10 @@ class StageTimes:
     """Waiting for the turn to admit."""
     wait_seconds: float = 0.0
     """Waiting for input; of the source: for fewer than `depth` items on the way."""
+
+    def add(self, other: StageTimes) -> None:
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
 
 class Event(NamedTuple):

@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from outcrop import _core
+from outcrop import disk as disk_module
 from outcrop.disk import Disk, aligned_empty
 from outcrop.errors import CorruptError, OptionError, ReadError, StoreError, WriteError
 from outcrop.options import DiskOptions, Faults
-from outcrop.sample import trace as trace_module
 from outcrop.sample.sampler import Sampler, Sampling, Subgraph
 from outcrop.sample.seeds import SeedOrder, Stream, Task
 from outcrop.sample.trace import Batch, Trace, TraceReader, TraceWriter, trace_bytes
@@ -307,6 +307,17 @@ class LiveMemory:
         self.now -= pages
 
 
+def test_a_scan_can_go_backwards(tmp_path: Path, quick_disk: Disk) -> None:
+    batches = [make_batch(t, 10 + t, 20) for t in range(6)]
+    trace = Trace(quick_disk, write(quick_disk, tmp_path / "t", batches))
+    found = trace.scan(1, 5, what="nodes", backwards=True)
+    for nodes, (_, subgraph) in zip(found, batches[4:0:-1], strict=True):
+        assert np.array_equal(nodes, subgraph.nodes)
+    sizes = [len(subgraph.nodes) for _, subgraph in trace.scan(backwards=True)]
+    assert sizes == [15, 14, 13, 12, 11, 10]
+    assert list(trace.scan(3, 3, backwards=True)) == []
+
+
 @pytest.mark.parametrize("what", ["all", "nodes"])
 @pytest.mark.parametrize("ahead_bytes", [0, 1 << 20])
 def test_a_scan_holds_no_more_memory_than_it_says(
@@ -324,7 +335,7 @@ def test_a_scan_holds_no_more_memory_than_it_says(
     ids = [last.nodes] if what == "nodes" else [last.nodes, task.seeds, last.edge_ids]
     limit = max(ahead_bytes, record) + record + sum(8 * len(part) + 4096 for part in ids)
     memory = LiveMemory()
-    monkeypatch.setattr(trace_module, "aligned_empty", memory.empty)
+    monkeypatch.setattr(disk_module, "aligned_empty", memory.empty)
     for item in trace.scan(ahead_bytes=ahead_bytes, what=what):
         assert len(item)
         del item

@@ -8,7 +8,6 @@ own, for those who need nothing else.
 from __future__ import annotations
 
 import json
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from outcrop.disk import Disk, File, Pending, aligned_empty
+from outcrop.disk import Disk, File, Pending, Recycled, aligned_empty
 from outcrop.errors import CorruptError, OptionError, ReadError, StoreError
 from outcrop.sample.sampler import Subgraph
 from outcrop.sample.seeds import Ids, Stream, Task
@@ -265,11 +264,23 @@ class TraceReader(AbstractContextManager["TraceReader"]):
 
     @overload
     def scan(
-        self, first: int = ..., last: int | None = ..., *, ahead_bytes: int = ..., what: _All = ...
+        self,
+        first: int = ...,
+        last: int | None = ...,
+        *,
+        ahead_bytes: int = ...,
+        what: _All = ...,
+        backwards: bool = ...,
     ) -> Iterator[Batch]: ...
     @overload
     def scan(
-        self, first: int = ..., last: int | None = ..., *, ahead_bytes: int = ..., what: _Nodes
+        self,
+        first: int = ...,
+        last: int | None = ...,
+        *,
+        ahead_bytes: int = ...,
+        what: _Nodes,
+        backwards: bool = ...,
     ) -> Iterator[Ids]: ...
     def scan(
         self,
@@ -278,6 +289,7 @@ class TraceReader(AbstractContextManager["TraceReader"]):
         *,
         ahead_bytes: int = AHEAD_BYTES,
         what: _All | _Nodes = "all",
+        backwards: bool = False,
     ) -> Iterator[Batch] | Iterator[Ids]:
         """Batches [first, last), or their node ids; the next ones are read while one is used.
 
@@ -289,10 +301,11 @@ class TraceReader(AbstractContextManager["TraceReader"]):
         last = len(self) if last is None else last
         if not 0 <= first <= last <= len(self):
             raise IndexError(f"{self._file.path}: batches [{first}, {last}) of {len(self)}")
-        reads, wide = self._lengths(self._index[first:last], what)
+        numbers = range(last - 1, first - 1, -1) if backwards else range(first, last)
+        reads, wide = self._lengths(self._index[np.array(numbers, np.int64)], what)
         if what == "nodes":
-            return self._scan(first, reads, wide, ahead_bytes, self._nodes_of)
-        return self._scan(first, reads, wide, ahead_bytes, self._batch_of)
+            return self._scan(numbers, reads, wide, ahead_bytes, self._nodes_of)
+        return self._scan(numbers, reads, wide, ahead_bytes, self._batch_of)
 
     def _lengths(self, index: NDArray[Any], what: _All | _Nodes) -> tuple[Ids, Ids]:
         """Per batch: bytes to read, and bytes of its ids in 64 bits."""
@@ -305,22 +318,24 @@ class TraceReader(AbstractContextManager["TraceReader"]):
 
     def _scan(
         self,
-        first: int,
+        numbers: range,
         reads: Ids,
         wide: Ids,
         ahead_bytes: int,
         make: Callable[[int, Bytes, Ids], _Item],
     ) -> Iterator[_Item]:
-        records, ids = _Slots(int(reads.max(initial=0))), _Slots(int(wide.max(initial=0)))
+        records, ids = Recycled(int(reads.max(initial=0))), Recycled(int(wide.max(initial=0)))
         ahead = max(1, ahead_bytes // max(1, records.bytes))
-        starts = (self._start(t, records.take(n)) for t, n in enumerate(reads.tolist(), first))
+        starts = (
+            self._start(t, records.take(n)) for t, n in zip(numbers, reads.tolist(), strict=True)
+        )
         flying = deque(islice(starts, ahead))
-        for t in range(first, first + len(reads)):
+        for t, size in zip(numbers, wide.tolist(), strict=True):
             pending, record = flying.popleft()
             with _noting_batch(t):
                 pending.wait()
             flying.extend(islice(starts, 1))
-            item = make(t, record, ids.take(int(wide[t - first])).view(_INT64))
+            item = make(t, record, ids.take(size).view(_INT64))
             yield item
             del item  # not kept here while the next one is awaited
 
@@ -382,24 +397,6 @@ class Trace(TraceReader):
                 f"of {len(index)} batches, those from {whole} on are cut off"
             )
         super().__init__(file, _Format(*dtypes, header["edge_ids"]), index, header["identity"])
-
-
-class _Slots:
-    """Memory for items of a scan; used again, since fresh pages cost more than what is read there.
-
-    `take` is not thread-safe; what it gave may be dropped by any thread.
-    """
-
-    def __init__(self, size: int) -> None:
-        self.bytes = size
-        self._free: list[Bytes] = []
-
-    def take(self, size: int) -> Bytes:
-        """Nobody else has it until the last view of it is gone."""
-        memory = self._free.pop() if self._free else aligned_empty(self.bytes)
-        lent: Bytes = np.asarray(memory.data)  # the array that every view of it keeps
-        weakref.finalize(lent, self._free.append, memory)
-        return lent[:size]
 
 
 class _WithoutEdgeIds(Subgraph):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any, ClassVar
 
 from outcrop.batch import BatchMaker, Prepared
@@ -74,9 +76,29 @@ class RunTimes:
     """Rows found in memory, by tier; a strategy with tiers counts them."""
 
     def take(self, pipeline: Pipeline) -> None:
-        self.stages = pipeline.timings
-        self.consumer_wait_seconds = pipeline.consumer_wait_seconds
-        self.events = pipeline.events
+        """Adds what an ended pipeline did for the loop."""
+        self.take_stages(pipeline)
+        self.consumer_wait_seconds += pipeline.consumer_wait_seconds
+
+    def take_stages(self, pipeline: Pipeline) -> None:
+        """The same for a pipeline that the loop does not wait for."""
+        for name, times in pipeline.timings.items():
+            self.stages.setdefault(name, StageTimes()).add(times)
+        self.events += pipeline.events
+
+    @contextmanager
+    def measure(self, stage: str, number: int = 0) -> Iterator[None]:
+        """Times a block as the work of a stage on one item. One thread per stage."""
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            end = perf_counter()
+            self.stages.setdefault(stage, StageTimes()).add(StageTimes(1, end - start))
+            self.events.append(Event(stage, number, start, end))
+
+    def hit(self, tier: str, rows: int) -> None:
+        self.hits[tier] = self.hits.get(tier, 0) + rows
 
 
 class Strategy(ABC):

@@ -1,0 +1,87 @@
+// Belady: batches that are known ahead -> the cache contents that cost the fewest reads.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "budget/buffer.h"
+#include "cache/changes.h"
+#include "cache/residents.h"
+
+namespace outcrop::cache {
+
+// After each batch the cache keeps, of what it held and of the batch's rows, those whose next use
+// is nearest. Rows that nobody uses again stay as long as there is room.
+//
+// A superbatch is planned in two passes: LookBack over its batches from the last to the first,
+// then Step from the first to the last, with the next uses that LookBack gave. What is in the cache
+// at the end is there when the next superbatch begins. Time is linear in the accesses, memory in
+// slots and touched nodes. Not thread-safe.
+class Belady {
+ public:
+  // REQUIRES: slots < 2^31.
+  Belady(int64_t num_nodes, uint32_t slots);
+
+  // Of slots alone; the tables of the two passes never exist at once.
+  static constexpr uint64_t kSlotBytes = Residents::kSlotBytes + 2 * sizeof(uint32_t);
+
+  // A superbatch of `batches` batches that touch about `expected_nodes` different nodes.
+  // REQUIRES: batches < 2^32 - 1.
+  void Begin(uint32_t batches, int64_t expected_nodes);
+
+  // For batch t, from the last on: when each of its nodes is used next; `batches` for never.
+  void LookBack(uint32_t t, std::span<const int64_t> nodes, std::span<uint32_t> next);
+
+  // Between the passes: what is cached learns when it is used first.
+  void TurnAround();
+
+  // Before the first Step: fills free slots with nodes of batch t; for t = 0, 1 ... until it is
+  // false. What it takes has to be read before batch 0; see nodes().
+  bool Fill(uint32_t t, std::span<const int64_t> nodes);
+
+  // Batch t: the slot of each node, or kMiss; and who enters. A slot in `changes` may be one that
+  // this very batch still reads: gather first, then change.
+  // REQUIRES: `next` as LookBack gave it; slots.size() == nodes.size().
+  void Step(uint32_t t, std::span<const int64_t> nodes, std::span<const uint32_t> next,
+            std::span<int32_t> slots, Changes& changes);
+
+  // After the last Step: gives the tables' memory back.
+  void End();
+
+  // Forgets the contents.
+  void Clear();
+
+  std::span<const int64_t> nodes() const { return residents_.nodes(); }
+
+ private:
+  static constexpr uint32_t kNoSlot = 0xFFFFFFFF;
+  // In the table: a row of the current batch that is not cached and would like to be.
+  static constexpr uint32_t kWaiting = 0xFFFFFFFE;
+
+  struct Bucket {
+    uint32_t first = kNoSlot;
+    uint32_t count = 0;
+  };
+
+  void Find(uint32_t t, std::span<const int64_t> nodes, std::span<const uint32_t> next,
+            std::span<int32_t> slots);
+  void MakeRoom(uint32_t t);
+  void Push(uint32_t slot, uint32_t due);
+  void EvictFrom(Bucket& bucket, uint32_t count);
+  bool Stays(uint32_t due);
+
+  Residents residents_;
+  const int64_t num_nodes_;
+  uint32_t batches_ = 0;
+  std::optional<NodeTable> uses_;    // first pass: the batch that uses a node next
+  budget::Buffer<Bucket> buckets_;   // by next use: cached slots, as lists through link_
+  budget::Buffer<uint32_t> link_;    // by slot
+  budget::Buffer<uint32_t> due_;     // by slot: the next use
+  budget::Buffer<uint32_t> wanted_;  // rows of the current batch, by next use
+  budget::Buffer<uint32_t> moving_;  // slots that the current batch found
+  uint32_t limit_ = 0;               // of the current batch: who is used before it stays,
+  uint32_t room_ = 0;                // and of those that are used in it, so many
+};
+
+}  // namespace outcrop::cache

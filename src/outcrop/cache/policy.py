@@ -1,0 +1,199 @@
+"""Policies: the batches of a superbatch -> who is in which slot of the cache, batch by batch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outcrop import _core
+from outcrop.cache.spill import Spill
+from outcrop.disk import Disk
+from outcrop.sample.seeds import Ids
+from outcrop.sample.trace import TraceReader
+
+_CHANGES = (np.int32, np.uint32, np.uint32)
+
+
+class Changes(NamedTuple):
+    """What one batch finds in the cache, and what it leaves there."""
+
+    slots: NDArray[np.int32]
+    """Where each row of the batch is; -1: nowhere, it has to be read."""
+    in_positions: NDArray[np.uint32]
+    """Rows of the batch that enter the cache once all of it has been gathered ..."""
+    in_slots: NDArray[np.uint32]
+    """... and where; some of these slots the batch itself has read before."""
+
+
+@dataclass
+class Plan(AbstractContextManager["Plan"]):
+    """The changes of a superbatch, on disk."""
+
+    batches: int
+    fill_nodes: Ids
+    """Rows that are read before the first batch, ascending, and their slots."""
+    fill_slots: Ids
+    changes: Spill
+
+    def scan(self) -> Iterator[Changes]:
+        for arrays in self.changes.scan(range(self.batches)):
+            yield Changes(*arrays)
+            del arrays
+
+    def close(self) -> None:
+        self.changes.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Policy(ABC):
+    """Decides who is in the cache. Not thread-safe."""
+
+    slot_bytes: ClassVar[int]
+    """Memory of the policy itself, for each slot."""
+
+    def __init__(self, *, keeps: bool) -> None:
+        """`keeps`: whether the slots keep their rows from one superbatch to the next."""
+        self._keeps = keeps
+
+    @abstractmethod
+    def plan(self, trace: TraceReader, disk: Disk, folder: Path) -> Plan:
+        """`folder`: an empty one, for this plan's files."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """The cache is empty."""
+
+
+class Belady(Policy):
+    """The rows whose next use is nearest: no policy reads less within a superbatch."""
+
+    slot_bytes = _core.Belady.slot_bytes
+
+    def __init__(self, num_nodes: int, slots: int, *, keeps: bool = True) -> None:
+        """Where it keeps nothing, a superbatch begins with the rows that are used first (Ginex)."""
+        super().__init__(keeps=keeps)
+        self._num_nodes = num_nodes
+        self._core = _core.Belady(num_nodes, slots)
+
+    @staticmethod
+    def table_bytes(num_nodes: int, slots: int, accesses: int) -> int:
+        """Memory while planning a superbatch, beside the slots'."""
+        return max(
+            _core.node_table_bytes(num_nodes, min(accesses, num_nodes)),
+            _core.node_table_bytes(num_nodes, slots),
+        )
+
+    def plan(self, trace: TraceReader, disk: Disk, folder: Path) -> Plan:
+        core, last = self._core, len(trace) - 1
+        if not self._keeps:
+            core.clear()
+        core.begin(len(trace), min(int(trace.sizes[0].sum()), self._num_nodes))
+        changes = Spill(disk, folder / "changes", _CHANGES)
+        with Spill(disk, folder / "next_uses", [np.uint32]) as uses:
+            for back, nodes in enumerate(trace.scan(what="nodes", backwards=True)):
+                next_uses = np.empty(len(nodes), np.uint32)
+                core.look_back(last - back, nodes, next_uses)
+                uses.append(next_uses)
+            uses.seal()
+            core.turn_around()
+            fill_nodes, fill_slots = self._fill(trace)
+            following = uses.scan(range(last, -1, -1))
+            for t, (nodes, (next_uses,)) in enumerate(
+                zip(trace.scan(what="nodes"), following, strict=True)
+            ):
+                slots = np.empty(len(nodes), np.int32)
+                core.step(t, nodes, next_uses, slots)
+                changes.append(slots, core.in_positions, core.in_slots)
+        core.end()
+        changes.seal()
+        return Plan(len(trace), fill_nodes, fill_slots, changes)
+
+    def _fill(self, trace: TraceReader) -> tuple[Ids, Ids]:
+        nothing = np.empty(0, np.int64)
+        if self._keeps:
+            return nothing, nothing
+        for t, nodes in enumerate(trace.scan(what="nodes")):
+            if not self._core.fill(t, nodes):
+                break
+        taken = np.flatnonzero(self._core.nodes >= 0)
+        order = np.argsort(self._core.nodes[taken])
+        return self._core.nodes[taken][order], taken[order]
+
+    def clear(self) -> None:
+        self._core.clear()
+
+
+class Lru(Policy):
+    """The rows used last."""
+
+    slot_bytes = _core.Lru.slot_bytes
+
+    def __init__(self, num_nodes: int, slots: int, *, keeps: bool = True) -> None:
+        super().__init__(keeps=keeps)
+        self._core = _core.Lru(num_nodes, slots)
+
+    def plan(self, trace: TraceReader, disk: Disk, folder: Path) -> Plan:
+        if not self._keeps:
+            self.clear()
+        changes = Spill(disk, folder / "changes", _CHANGES)
+        for nodes in trace.scan(what="nodes"):
+            slots = np.empty(len(nodes), np.int32)
+            self._core.step(nodes, slots)
+            changes.append(slots, self._core.in_positions, self._core.in_slots)
+        changes.seal()
+        return Plan(len(trace), np.empty(0, np.int64), np.empty(0, np.int64), changes)
+
+    def clear(self) -> None:
+        self._core.clear()
+
+
+class Static(Policy):
+    """Always the same rows, say those of the nodes with the most out-edges (PaGraph)."""
+
+    slot_bytes = 8  # its node, in the list of them
+
+    def __init__(self, num_nodes: int, nodes: Ids, *, keeps: bool = True) -> None:
+        """`nodes`: ascending; node i of them is in slot i."""
+        super().__init__(keeps=keeps)
+        self._nodes = nodes
+        self._core = _core.StaticSlots(num_nodes, nodes)
+        self._filled = False
+
+    def look_up(self, nodes: Ids) -> NDArray[np.int32]:
+        """The slot of each node, or -1."""
+        slots = np.empty(len(nodes), np.int32)
+        self._core.find(nodes, slots)
+        return slots
+
+    def plan(self, trace: TraceReader, disk: Disk, folder: Path) -> Plan:
+        changes = Spill(disk, folder / "changes", _CHANGES)
+        nothing = np.empty(0, np.uint32)
+        for nodes in trace.scan(what="nodes"):
+            changes.append(self.look_up(nodes), nothing, nothing)
+        changes.seal()
+        fill = np.empty(0, np.int64) if self._filled else self._nodes
+        self._filled = self._keeps
+        return Plan(len(trace), fill, np.arange(len(fill)), changes)
+
+    def clear(self) -> None:
+        self._filled = False
+
+
+def most_out_edges(degrees: NDArray[np.uint32], count: int) -> Ids:
+    """The nodes with the highest degrees, of equals the lower ids -> `count` of them, ascending."""
+    count = min(count, len(degrees))
+    if count == 0:
+        return np.empty(0, np.int64)
+    least = np.partition(degrees, len(degrees) - count)[len(degrees) - count]
+    above = np.flatnonzero(degrees > least)
+    equal = np.flatnonzero(degrees == least)[: count - len(above)]
+    return np.sort(np.concatenate([above, equal]))
