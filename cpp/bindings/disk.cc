@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "bindings/bindings.h"
+#include "bindings/file_handle.h"
 #include "disk/engine.h"
 #include "disk/error.h"
 #include "disk/memory.h"
@@ -27,12 +28,6 @@ using disk::File;
 using disk::Transfer;
 
 using Ids = Array1<const int64_t>;
-
-// A file as Python holds it. The core shares the file itself, never this object: whoever drops the
-// last reference to a Python object needs the GIL, and workers must not.
-struct FileHandle {
-  std::shared_ptr<File> file;
-};
 
 // A transfer together with the arrays that it reads from or writes to.
 class Pending {

@@ -10,4 +10,5 @@ NB_MODULE(_core, m) {
   outcrop::bindings::BindSample(m);
   outcrop::bindings::BindBudget(m);
   outcrop::bindings::BindCache(m);
+  outcrop::bindings::BindNeighbor(m);
 }

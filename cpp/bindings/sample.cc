@@ -8,7 +8,11 @@
 #include <variant>
 
 #include "bindings/bindings.h"
+#include "bindings/file_handle.h"
+#include "bindings/lists_handle.h"
+#include "disk/engine.h"
 #include "random/permutation.h"
+#include "sample/cached_topology.h"
 #include "sample/neighbor.h"
 #include "sample/shadow.h"
 #include "sample/topology.h"
@@ -36,6 +40,29 @@ TopologyHandle MakeArrayTopology(Array1<const int64_t> indptr, Array1<const Inde
           "indptr does not end at the number of indices");
   return {std::make_shared<ArrayTopology<Index>>(Span(indptr), Span(indices)),
           nb::make_tuple(indptr, indices)};
+}
+
+template <typename Index>
+std::shared_ptr<Topology> CachedOver(Array1<const int64_t> indptr, cache::NeighborLists& lists,
+                                     disk::Engine& engine, const FileHandle& file, uint64_t base) {
+  return std::make_shared<sample::CachedTopology<Index>>(Span(indptr), lists, engine, file.file,
+                                                         base);
+}
+
+// The handles of lists and engine are kept as Python objects, the file by itself.
+TopologyHandle MakeCachedTopology(Array1<const int64_t> indptr, nb::handle_t<ListsHandle> lists,
+                                  nb::handle_t<disk::Engine> engine, const FileHandle& file,
+                                  uint64_t base) {
+  cache::NeighborLists& core = nb::cast<ListsHandle&>(lists).lists;
+  auto& reader = nb::cast<disk::Engine&>(engine);
+  auto topology = core.entry_bytes() == 4 ? CachedOver<int32_t>(indptr, core, reader, file, base)
+                                          : CachedOver<int64_t>(indptr, core, reader, file, base);
+  return {std::move(topology), nb::make_tuple(indptr, nb::borrow(lists), nb::borrow(engine))};
+}
+
+uint64_t CachedTopologyBytes(uint32_t entry_bytes, uint64_t nodes, uint64_t entries) {
+  return entry_bytes == 4 ? sample::CachedTopology<int32_t>::MostBytes(nodes, entries)
+                          : sample::CachedTopology<int64_t>::MostBytes(nodes, entries);
 }
 
 // Either sampler. Its result is looked at through views, which are valid until the next sample.
@@ -130,6 +157,10 @@ void BindSample(nb::module_& m) {
         nb::arg("indices").noconvert());
   m.def("array_topology", &MakeArrayTopology<int64_t>, nb::arg("indptr").noconvert(),
         nb::arg("indices").noconvert());
+  m.def("cached_topology", &MakeCachedTopology, nb::arg("indptr").noconvert(), nb::arg("lists"),
+        nb::arg("engine"), nb::arg("file"), nb::arg("base"));
+  m.def("cached_topology_bytes", &CachedTopologyBytes, nb::arg("entry_bytes"), nb::arg("nodes"),
+        nb::arg("entries"));
   BindSampler<sample::NeighborSampler>(m, "NeighborSampler");
   BindSampler<sample::ShadowSampler>(m, "ShadowSampler");
   m.def("expand_edges", &ExpandEdges, nb::arg("sources").noconvert(), nb::arg("counts").noconvert(),

@@ -38,6 +38,7 @@ class Pool {
 
   // For gives up after the chunks that have begun; so does every later one.
   void Cancel() { cancelled_ = true; }
+  bool cancelled() const { return cancelled_; }
 
   uint32_t threads() const { return static_cast<uint32_t>(threads_.size()) + 1; }
 

@@ -11,10 +11,9 @@ constexpr size_t kGrain = 1024;
 
 }  // namespace
 
-template <typename Index>
-void ArrayTopology<Index>::Lists(std::span<const int64_t> nodes, parallel::Pool& pool,
-                                 std::span<List> lists) {
-  const int64_t* indptr = indptr_.data();
+void ListsOf(std::span<const int64_t> offsets, std::span<const int64_t> nodes, parallel::Pool& pool,
+             std::span<List> lists) {
+  const int64_t* indptr = offsets.data();
   pool.For(nodes.size(), kGrain, [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
       if (i + kAhead < end) __builtin_prefetch(indptr + nodes[i + kAhead]);

@@ -41,6 +41,10 @@ class Topology {
   virtual void Fetch(const Drawn& drawn, parallel::Pool& pool, std::span<int64_t> neighbours) = 0;
 };
 
+// Lists by their offsets, which can be addressed.
+void ListsOf(std::span<const int64_t> indptr, std::span<const int64_t> nodes, parallel::Pool& pool,
+             std::span<List> lists);
+
 // CSC arrays that can be addressed: in memory, or memory-mapped. Thread-safe.
 template <typename Index>
 class ArrayTopology final : public Topology {
@@ -51,7 +55,9 @@ class ArrayTopology final : public Topology {
 
   int64_t num_nodes() const override { return static_cast<int64_t>(indptr_.size()) - 1; }
   int64_t num_edges() const override { return static_cast<int64_t>(indices_.size()); }
-  void Lists(std::span<const int64_t> nodes, parallel::Pool& pool, std::span<List> lists) override;
+  void Lists(std::span<const int64_t> nodes, parallel::Pool& pool, std::span<List> lists) override {
+    ListsOf(indptr_, nodes, pool, lists);
+  }
   void Fetch(const Drawn& drawn, parallel::Pool& pool, std::span<int64_t> neighbours) override;
 
  private:

@@ -200,6 +200,11 @@ class File:
         return self._file
 
     @property
+    def core(self) -> tuple[_core.Engine, _core.File]:
+        """For parts of the core that read by themselves."""
+        return self._engine, self._open
+
+    @property
     def size(self) -> int:
         return self._open.size
 

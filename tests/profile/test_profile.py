@@ -17,7 +17,7 @@ from outcrop.cli import app
 from outcrop.feed import seed_nodes
 from outcrop.ingest.synthetic import SynthOptions, synthesise
 from outcrop.profile import profile_store
-from outcrop.profile.measure import ProfileOptions, out_degrees, sample_trace
+from outcrop.profile.measure import ProfileOptions, sample_trace
 from outcrop.profile.pictures import pictures
 from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import SeedOrder
@@ -127,11 +127,6 @@ def test_nothing_of_the_temporary_trace_remains(
     profiled(path, *SAMPLED)
     assert outcrop(path, "--input-nodes", "all", "--batch-size", "0").exit_code == 2
     assert not list(tmp_path.iterdir())
-
-
-def test_out_degrees(path: Path) -> None:
-    with GraphStore(path) as store:
-        assert out_degrees(store).tolist() == np.bincount(store.indices, minlength=NODES).tolist()
 
 
 def test_the_terminal_shows_every_table(path: Path) -> None:

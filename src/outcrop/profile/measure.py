@@ -14,14 +14,14 @@ from outcrop.environment import store_facts
 from outcrop.errors import OptionError, StoreError
 from outcrop.feed import seed_nodes
 from outcrop.options import DiskOptions
-from outcrop.profile.accesses import Accesses, Bin, Counts, powers_of_two
+from outcrop.profile.accesses import Accesses, Bin, powers_of_two
 from outcrop.profile.policies import POLICIES, Policy
 from outcrop.profile.reads import ReadPlan, RowPlace, plan_reads
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.sampler import SAMPLING_VERSION, Sampler, Sampling
 from outcrop.sample.seeds import SeedOrder, Task
 from outcrop.sample.trace import Trace, TraceReader, TraceWriter
-from outcrop.store.arrays import read_blocks
+from outcrop.store.degrees import out_degrees
 from outcrop.store.format import SPLITS
 from outcrop.store.store import GraphStore
 from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
@@ -182,18 +182,6 @@ def _misses(accesses: Accesses, name: str, policy: Policy, sizes: list[CacheSize
     misses = [outcome.misses for outcome in outcomes]
     ratios = [count / accesses.total for count in misses]
     return PolicyMisses(name, misses, [outcome.filled for outcome in outcomes], ratios)
-
-
-def out_degrees(store: GraphStore, progress: Progress = SILENT) -> Counts:
-    """Edges that begin at each node, by one pass over the topology."""
-    entry = store.manifest.arrays["indices"]
-    degrees: Counts = np.zeros(store.num_nodes, np.uint32)
-    progress.stage("out-degrees", entry.file_bytes - entry.data_offset)
-    with store.disk.open(store.file("indices")) as file:
-        for block in read_blocks(file, entry.data_offset, entry.file_bytes):
-            np.add.at(degrees, block.view(entry.dtype), np.uint32(1))
-            progress.advance(len(block))
-    return degrees
 
 
 def sample_trace(

@@ -1,0 +1,17 @@
+// Cached lists as Python holds them: cache.cc makes them, topologies read them.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "cache/neighbor_lists.h"
+
+namespace outcrop::bindings {
+
+struct ListsHandle {
+  ListsHandle(int64_t num_nodes, uint32_t entry_bytes) : lists(num_nodes, entry_bytes) {}
+
+  cache::NeighborLists lists;
+  nanobind::object memory;  // that is attached
+};
+
+}  // namespace outcrop::bindings

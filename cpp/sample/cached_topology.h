@@ -1,0 +1,84 @@
+// Cached topology: drawn edges -> their entries, from lists in memory, and the rest from disk.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "budget/buffer.h"
+#include "cache/neighbor_lists.h"
+#include "disk/engine.h"
+#include "disk/file.h"
+#include "sample/topology.h"
+
+namespace outcrop::sample {
+
+// Of a frontier's nodes whose lists are not cached, only the drawn entries are read, all of them by
+// one transfer in ascending order, so that what shares a page is read together. Thread-safe.
+template <typename Index>
+class CachedTopology final : public Topology {
+ public:
+  // Entries of `indices` begin at byte `base` of `file`. Throws std::invalid_argument where sizes
+  // contradict each other. REQUIRES: indptr, lists and engine outlive this object.
+  CachedTopology(std::span<const int64_t> indptr, cache::NeighborLists& lists, disk::Engine& engine,
+                 std::shared_ptr<const disk::File> file, uint64_t base);
+
+  int64_t num_nodes() const override { return static_cast<int64_t>(indptr_.size()) - 1; }
+  int64_t num_edges() const override { return indptr_.back(); }
+  void Lists(std::span<const int64_t> nodes, parallel::Pool& pool, std::span<List> lists) override {
+    ListsOf(indptr_, nodes, pool, lists);
+  }
+  // Also throws disk::IoError, disk::Cancelled. A cancelled pool is noticed while the disk works.
+  void Fetch(const Drawn& drawn, parallel::Pool& pool, std::span<int64_t> neighbours) override;
+
+  // What is kept for the next Fetch, of as many as were under way at once.
+  uint64_t capacity_bytes() const;
+  // The most that one Fetch of `nodes` nodes and `entries` drawn entries leads to, beside 16 bytes
+  // for each entry of nodes that are in the frontier more than once, while they are sorted.
+  static uint64_t MostBytes(uint64_t nodes, uint64_t entries);
+
+ private:
+  // A node whose entries are read.
+  struct Miss {
+    int64_t node;
+    uint32_t index;  // in the frontier
+    uint32_t at;     // its first entry among those that are read
+  };
+
+  // The memory of one Fetch.
+  struct Scratch {
+    budget::Buffer<Miss> misses, spare;
+    budget::Buffer<int64_t> edges;    // to read, ascending
+    budget::Buffer<uint32_t> places;  // where each belongs
+    budget::Buffer<Index> entries;    // what was read
+    uint64_t capacity_bytes() const {
+      return misses.capacity_bytes() + spare.capacity_bytes() + edges.capacity_bytes() +
+             places.capacity_bytes() + entries.capacity_bytes();
+    }
+  };
+
+  std::unique_ptr<Scratch> TakeScratch();
+  void ReturnScratch(std::unique_ptr<Scratch> scratch);
+  void FetchCached(const Drawn& drawn, parallel::Pool& pool, std::span<int64_t> neighbours,
+                   budget::Buffer<Miss>& misses);
+  void FetchMissed(const Drawn& drawn, parallel::Pool& pool, std::span<int64_t> neighbours,
+                   Scratch& scratch);
+  static void SortByNode(Scratch& scratch);
+  static void ListEdges(const Drawn& drawn, parallel::Pool& pool, Scratch& scratch);
+  void Read(parallel::Pool& pool, Scratch& scratch);
+
+  // Constant after construction
+  const std::span<const int64_t> indptr_;
+  cache::NeighborLists& lists_;
+  disk::Engine& engine_;
+  const std::shared_ptr<const disk::File> file_;
+  const uint64_t base_;
+
+  mutable std::mutex mutex_;
+  // Guarded by mutex_
+  std::vector<std::unique_ptr<Scratch>> free_;
+};
+
+}  // namespace outcrop::sample

@@ -1,0 +1,198 @@
+"""The layout of a neighbour cache: scores of nodes -> the chosen lists, on disk as in memory.
+
+docs/format.md has the bytes. It is made in passes over the topology; the memory that takes is 4
+bytes per node, 4 per cached list and the blocks, whatever the budget of the cache.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outcrop import _core
+from outcrop.disk import Disk, aligned_empty
+from outcrop.errors import CorruptError
+from outcrop.progress import Progress
+from outcrop.store.arrays import READ_BLOCK_BYTES, ArrayWriter, PieceHasher, read_blocks
+from outcrop.store.degrees import out_degrees
+from outcrop.store.format import HEADER_BYTES, ArrayEntry, seal, unseal
+from outcrop.store.locks import write_synced
+from outcrop.store.store import GraphStore
+
+NEIGHBORS_VERSION = 1
+KIND = "neighbors"
+_FORMAT = "outcrop-neighbors"
+_HEADER, _LISTS = "neighbors.json", "lists.npy"
+_BLOCK_BYTES, _BLOCK_NODES = 64, 384
+_LIST_BYTES = 4
+_PADDING_BYTES = 4  # of an odd number of starts
+_NODES_AT_A_TIME = 1 << 18
+
+Bytes = NDArray[np.uint8]
+Scores = NDArray[np.float32]
+Metric = Callable[[GraphStore, Progress], Scores]
+"""A score per node, not negative: lists are cached by descending score."""
+
+
+# Metrics
+
+
+def out_per_in(store: GraphStore, progress: Progress) -> Scores:
+    """Out-degree / in-degree: uses by bytes (AliGraph's metric for one hop, and Ginex's)."""
+    degrees = out_degrees(store, progress)
+    scores = degrees.view(np.float32)  # in the same memory, a piece at a time
+    for first in range(0, store.num_nodes, _NODES_AT_A_TIME):
+        piece = slice(first, min(first + _NODES_AT_A_TIME, store.num_nodes))
+        offsets = store.indptr[piece.start : piece.stop + 1]
+        scores[piece] = degrees[piece] / np.maximum(np.diff(offsets), 1)
+    return scores
+
+
+def out(store: GraphStore, progress: Progress) -> Scores:
+    """Out-degree: uses, whatever they cost (PaGraph's metric)."""
+    degrees = out_degrees(store, progress)
+    scores = degrees.view(np.float32)
+    for first in range(0, store.num_nodes, _NODES_AT_A_TIME):
+        piece = slice(first, first + _NODES_AT_A_TIME)
+        scores[piece] = degrees[piece].astype(np.float32)
+    return scores
+
+
+METRICS: Mapping[str, Metric] = {"out/in": out_per_in, "out": out}
+
+
+# Sizes
+
+
+def blocks_bytes(num_nodes: int) -> int:
+    """What a cache of any list takes beside the lists."""
+    return -(-num_nodes // _BLOCK_NODES) * _BLOCK_BYTES
+
+
+def entry_dtype(store: GraphStore) -> np.dtype[Any]:
+    return store.manifest.arrays["indices"].dtype
+
+
+def whole_bytes(store: GraphStore) -> int:
+    """A budget that is enough for all lists."""
+    lists = store.num_nodes * _LIST_BYTES + _PADDING_BYTES
+    return blocks_bytes(store.num_nodes) + lists + store.array_bytes("indices")
+
+
+def least_bytes(store: GraphStore) -> int:
+    """The least budget that caches a list, if there is one of a single entry."""
+    lists = _LIST_BYTES + _PADDING_BYTES + entry_dtype(store).itemsize
+    return blocks_bytes(store.num_nodes) + lists
+
+
+def build_bytes(store: GraphStore, budget_bytes: int) -> int:
+    """The most memory that making a layout takes."""
+    lists = min(store.num_nodes, budget_bytes // (_LIST_BYTES + entry_dtype(store).itemsize))
+    streams = 8 * READ_BLOCK_BYTES  # blocks under way, what is copied, what is written
+    return store.num_nodes * 4 + blocks_bytes(store.num_nodes) + lists * _LIST_BYTES + streams
+
+
+# On disk
+
+
+@dataclass(frozen=True)
+class ListsFile:
+    """What a layout holds."""
+
+    lists: int
+    entries: int
+    array: ArrayEntry
+    """The cache's memory, byte by byte."""
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.array.file_bytes - self.array.data_offset
+
+
+def write_lists(
+    store: GraphStore, folder: Path, budget_bytes: int, metric: str, progress: Progress
+) -> None:
+    """Chooses the lists and writes them."""
+    scores = METRICS[metric](store, progress)
+    blocks = aligned_empty(blocks_bytes(store.num_nodes))
+    dtype = entry_dtype(store)
+    room = budget_bytes - len(blocks) - _PADDING_BYTES
+    lists = entries = 0
+    if room > 0:
+        lists, entries = _core.choose_lists(store.indptr, scores, dtype.itemsize, room, blocks)
+    del scores
+    size = _core.NeighborLists.bytes(store.num_nodes, dtype.itemsize, lists, entries)
+    assert size <= budget_bytes
+    with ArrayWriter(store.disk, folder, _LISTS, np.dtype(np.uint8), rows=size) as writer:
+        if lists:
+            _write_parts(store, writer, blocks, lists, progress)
+        array = writer.close()
+    header = {
+        "format": _FORMAT,
+        "version": NEIGHBORS_VERSION,
+        "lists": lists,
+        "entries": entries,
+        "array": array.to_json(),
+    }
+    write_synced(folder / _HEADER, seal(header))
+
+
+def _write_parts(
+    store: GraphStore, writer: ArrayWriter, blocks: Bytes, lists: int, progress: Progress
+) -> None:
+    starts = np.zeros(lists + lists % 2, np.uint32)
+    _core.number_lists(store.indptr, blocks, starts[:lists])
+    writer.append(blocks)
+    writer.append(starts.view(np.uint8))
+    del starts
+    entry = store.manifest.arrays["indices"]
+    progress.stage("neighbour lists", store.array_bytes("indices"))
+    kept = np.empty(READ_BLOCK_BYTES // entry.dtype.itemsize, entry.dtype)
+    node = edge = 0
+    with store.disk.open(store.file("indices")) as file:
+        for block in read_blocks(file, entry.data_offset, entry.file_bytes):
+            chunk = block.view(entry.dtype)
+            node, count = _core.copy_lists(store.indptr, blocks, node, edge, chunk, kept)
+            writer.append(kept[:count].view(np.uint8))
+            edge += len(chunk)
+            progress.advance(len(block))
+
+
+def read_header(folder: Path) -> ListsFile:
+    """What write_lists wrote; CorruptError where it is damaged."""
+    path = folder / _HEADER
+    try:
+        values = unseal(path.read_bytes(), str(path))
+    except OSError as error:
+        raise CorruptError(f"{path}: {error.strerror}") from error
+    found = (values.get("format"), values.get("version"))
+    if found != (_FORMAT, NEIGHBORS_VERSION):
+        raise CorruptError(f"{path}: not of {_FORMAT} version {NEIGHBORS_VERSION} (got {found})")
+    return ListsFile(values["lists"], values["entries"], ArrayEntry.from_json(values["array"]))
+
+
+def read_lists(disk: Disk, folder: Path, lists: ListsFile, out: Bytes) -> None:
+    """The memory of a cache -> out, which is as large; CorruptError where a byte differs."""
+    path = folder / lists.array.file
+    try:
+        size = os.stat(path).st_size
+    except OSError as error:
+        raise CorruptError(f"{path}: {error.strerror}") from error
+    if size != lists.array.file_bytes:
+        raise CorruptError(f"{path}: {size} B, but should have {lists.array.file_bytes} B")
+    with disk.open(path) as file:
+        file.read_extents([HEADER_BYTES], [len(out)], out)
+        hasher = PieceHasher()
+        hasher.update(file.read(0, HEADER_BYTES))
+    hasher.update(out)
+    for piece, (found, wanted) in enumerate(
+        zip(hasher.checksums(), lists.array.checksums, strict=True)
+    ):
+        if found != wanted:
+            raise CorruptError(f"{path}: piece {piece} differs from its checksum")
