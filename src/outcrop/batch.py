@@ -121,13 +121,25 @@ class BatchMaker:
     def _take(
         self, shape: BatchShape, closed: Callable[[], bool], awaited: Callable[[], bool]
     ) -> list[NDArray[np.uint8]]:
-        sizes = shape.array_bytes()
         if shape.charged_bytes() > self.pool.limit_bytes:
             raise BudgetError(
                 f"a batch of {shape.nodes} nodes needs {format_size(shape.charged_bytes())}, more "
                 f"than the {format_size(self.pool.limit_bytes)} that memory= leaves for all "
                 "batches; give that much more, or make batches smaller"
             )
+        return self._wait(shape.array_bytes(), closed, awaited)
+
+    def reserve(self, size: int) -> NDArray[np.uint8]:
+        """Takes memory that batches do not need now, for other uses: this array stands for it.
+
+        For the thread of the loop itself, while no batch is under way.
+        """
+        (reserved,) = self._wait([size], closed=lambda: False, awaited=lambda: True)
+        return reserved
+
+    def _wait(
+        self, sizes: list[int], closed: Callable[[], bool], awaited: Callable[[], bool]
+    ) -> list[NDArray[np.uint8]]:
         collected = 0.0
         while not closed():
             arrays = self.pool.take(sizes, _POLL_SECONDS)
@@ -138,12 +150,13 @@ class BatchMaker:
                     gc.collect()
                     collected = time.monotonic()
                 elif time.monotonic() - collected > _GRACE_SECONDS:
-                    raise BudgetError(self._refusal(shape))
+                    raise BudgetError(self._refusal(sizes))
         raise CancelledError("closed while a batch waited for memory")
 
-    def _refusal(self, shape: BatchShape) -> str:
+    def _refusal(self, sizes: list[int]) -> str:
+        needed = sum(map(self.pool.charged_bytes, sizes))
         return (
-            f"the next batch needs {format_size(shape.charged_bytes())}, and of the "
+            f"the next batch needs {format_size(needed)}, and of the "
             f"{format_size(self.pool.limit_bytes)} that memory= leaves for batches, "
             f"{format_size(self.pool.held_bytes)} are held by batches that are still referenced; "
             "drop them (copy what you keep, as in batch.y.clone()), or give more memory"

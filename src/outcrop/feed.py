@@ -207,14 +207,16 @@ class Schedule:
 def probe(store: GraphStore, sampling: Sampling, seeds: SeedOrder, rows: RowShape) -> Sizes:
     """Samples the first batch from the memory-mapped topology."""
     sampler = Sampler(sampling, mapped_topology(store), seeds.seed, _PROBE_THREADS)
-    nodes = edges = 0
+    nodes = edges = targets = 0
     if len(seeds):
         subgraph = sampler.sample(seeds.task(0, 0))
         nodes, edges = len(subgraph.nodes), len(subgraph.sources)
+        targets = len(subgraph.counts)
     shape = BatchShape(int(nodes * _MARGIN), int(edges * _MARGIN), rows)
     return Sizes(
         shape.nodes,
         shape.edges,
+        int(targets * _MARGIN),
         max(shape.charged_bytes(), 1),
         int(sampler.memory_bytes * _MARGIN),
     )

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 import outcrop
 from outcrop import _core
-from outcrop.cache import METRICS, NeighborCache, neighbor_layout, scratch_bytes, topology_bytes
-from outcrop.cache.neighbor_layout import read_lists
+from outcrop.cache import neighbor_layout
+from outcrop.cache.neighbor import NeighborCache, scratch_bytes, topology_bytes
+from outcrop.cache.neighbor_layout import METRICS, read_lists
 from outcrop.disk import aligned_empty
 from outcrop.errors import CancelledError, CorruptError, OptionError, ReadError
 from outcrop.ingest.synthetic import SynthOptions, synthesise

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outcrop.loader import NeighborLoader, ShaDowLoader
-from outcrop.options import DiskOptions
+from outcrop.options import DiskOptions, parse_size
 from outcrop.store.format import ENCODINGS
 from outcrop.store.store import GraphStore
 from outcrop.strategies import STRATEGIES
@@ -24,6 +24,15 @@ from tests.stores import make_store, smallest_memory
 DIMS = [1, 7, 32, 100, 127, 128, 129, 768, 1025]
 BUDGETS = ["least", "1GB"]
 OTHERS = [name for name in STRATEGIES if name != "memory"]
+# Strategies with options that change what is read and when.
+VARIANTS = [
+    "ginex:superbatch=2:neighbors=0.5",
+    "ginex:superbatch=3:overlap=false",
+    "ginex:superbatch=2:mode=handover",
+    "ginex:superbatch=2:policy=lru",
+    "ginex:superbatch=2:policy=static:mode=handover:metric=out",
+    "ginex:superbatch=1:policy=static:topology=mmap",
+]
 
 
 def loader_of(store: GraphStore, **options: Any) -> NeighborLoader | ShaDowLoader:
@@ -80,7 +89,7 @@ def cases(draw: st.DrawFn) -> tuple[Graph, dict[str, Any], dict[str, Any]]:
     return graph, stored, options
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", [*STRATEGIES, *VARIANTS])
 @given(case=cases(), budget=st.sampled_from(BUDGETS))
 def test_any_graph_and_any_options_give_the_reference_batches(
     strategy: str, case: tuple[Graph, dict[str, Any], dict[str, Any]], budget: str
@@ -110,3 +119,17 @@ def test_rows_of_any_size_and_encoding(
     options = DiskOptions(engine=engine)  # type: ignore[arg-type]
     with GraphStore(tmp_path / "g.outcrop", options) as store:
         check(store, strategy, budget, num_neighbors=[4, 3], input_nodes="train", batch_size=25)
+
+
+@pytest.mark.parametrize("strategy", VARIANTS)
+@pytest.mark.parametrize("memory", ["least", "more", "1GB"])
+def test_options_change_no_batch(tmp_path: Path, strategy: str, memory: str) -> None:
+    graph = random_graph(2000, 30_000)
+    with make_store(tmp_path / "g.outcrop", graph, dim=100, train=300) as store:
+        options = {"num_neighbors": [5, 4], "input_nodes": "train", "batch_size": 25}
+        if memory == "more":  # a cache that has room for some rows and not for all
+            least = smallest_memory(
+                lambda memory: loader_of(store, strategy=strategy, memory=memory, **options)
+            )
+            memory = str(parse_size(least) + 200_000)
+        check(store, strategy, memory, epochs=3, shuffle=True, **options)

@@ -99,7 +99,7 @@ class Belady(Policy):
         core.begin(len(trace), min(int(trace.sizes[0].sum()), self._num_nodes))
         changes = Spill(disk, folder / "changes", _CHANGES)
         with Spill(disk, folder / "next_uses", [np.uint32]) as uses:
-            for back, nodes in enumerate(trace.scan(what="nodes", backwards=True)):
+            for back, nodes in enumerate(trace.scan(what="nodes", backwards=True, ahead_bytes=0)):
                 next_uses = np.empty(len(nodes), np.uint32)
                 core.look_back(last - back, nodes, next_uses)
                 uses.append(next_uses)
@@ -108,7 +108,7 @@ class Belady(Policy):
             fill_nodes, fill_slots = self._fill(trace)
             following = uses.scan(range(last, -1, -1))
             for t, (nodes, (next_uses,)) in enumerate(
-                zip(trace.scan(what="nodes"), following, strict=True)
+                zip(trace.scan(what="nodes", ahead_bytes=0), following, strict=True)
             ):
                 slots = np.empty(len(nodes), np.int32)
                 core.step(t, nodes, next_uses, slots)
@@ -121,7 +121,7 @@ class Belady(Policy):
         nothing = np.empty(0, np.int64)
         if self._keeps:
             return nothing, nothing
-        for t, nodes in enumerate(trace.scan(what="nodes")):
+        for t, nodes in enumerate(trace.scan(what="nodes", ahead_bytes=0)):
             if not self._core.fill(t, nodes):
                 break
         taken = np.flatnonzero(self._core.nodes >= 0)
@@ -145,7 +145,7 @@ class Lru(Policy):
         if not self._keeps:
             self.clear()
         changes = Spill(disk, folder / "changes", _CHANGES)
-        for nodes in trace.scan(what="nodes"):
+        for nodes in trace.scan(what="nodes", ahead_bytes=0):
             slots = np.empty(len(nodes), np.int32)
             self._core.step(nodes, slots)
             changes.append(slots, self._core.in_positions, self._core.in_slots)
@@ -177,7 +177,7 @@ class Static(Policy):
     def plan(self, trace: TraceReader, disk: Disk, folder: Path) -> Plan:
         changes = Spill(disk, folder / "changes", _CHANGES)
         nothing = np.empty(0, np.uint32)
-        for nodes in trace.scan(what="nodes"):
+        for nodes in trace.scan(what="nodes", ahead_bytes=0):
             changes.append(self.look_up(nodes), nothing, nothing)
         changes.seal()
         fill = np.empty(0, np.int64) if self._filled else self._nodes

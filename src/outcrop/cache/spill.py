@@ -18,7 +18,7 @@ from outcrop.errors import CorruptError
 from outcrop.store.arrays import Appender
 
 _PAGE_BYTES = 4096
-_AHEAD = 2
+_AHEAD = 1
 
 Bytes = NDArray[np.uint8]
 
@@ -32,7 +32,7 @@ class _Record(NamedTuple):
 class Spill(AbstractContextManager["Spill"]):
     """Append, `seal`, then `scan`. Lives as long as its run: nothing is synced.
 
-    Holds 2 MiB while it is written; a scan holds the memory of three records.
+    Holds 2 MiB while it is written; a scan holds the memory of two records, and of those in use.
     """
 
     def __init__(self, disk: Disk, path: Path, dtypes: Sequence[Any]) -> None:

@@ -8,10 +8,11 @@ from outcrop.errors import OptionError
 from outcrop.options import options_from_text
 from outcrop.strategies.base import Strategy
 from outcrop.strategies.direct import Direct
+from outcrop.strategies.ginex import Ginex
 from outcrop.strategies.memory import Memory
 from outcrop.strategies.mmap import Mmap
 
-STRATEGIES: dict[str, type[Strategy]] = {made.name: made for made in (Memory, Mmap, Direct)}
+STRATEGIES: dict[str, type[Strategy]] = {made.name: made for made in (Memory, Mmap, Direct, Ginex)}
 
 
 def strategy_named(text: str) -> tuple[type[Strategy], Any]:

@@ -27,6 +27,8 @@ class Sizes:
 
     nodes: int
     edges: int
+    targets: int
+    """Of its nodes, those whose neighbours are drawn."""
     batch_bytes: int
     scratch_bytes: int
     """Of the sampler that makes it."""

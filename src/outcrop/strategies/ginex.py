@@ -1,0 +1,485 @@
+"""ginex: batches are sampled a superbatch ahead, so the feature cache knows the future (Belady).
+
+A superbatch is sampled into a trace; its plan says for each batch where its rows are and which of
+them enter the cache; the main loop reads trace and plan back and does what they say.
+
+split: neighbour lists and feature rows are both resident. The feature cache goes on from one
+superbatch to the next, and the next superbatch is sampled and planned during the main loop.
+handover: one memory for both, as in the paper. While superbatches are sampled it holds neighbour
+lists (one is planned while the next is sampled), in the main loop feature rows; in between it is
+loaded again (switch).
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count, islice
+from pathlib import Path
+from time import perf_counter
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outcrop import _core
+from outcrop.batch import Prepared
+from outcrop.cache.neighbor import NeighborCache, scratch_bytes, topology_bytes
+from outcrop.cache.neighbor_layout import METRICS
+from outcrop.cache.policy import Belady, Changes, Lru, Plan, Policy, Static, most_out_edges
+from outcrop.disk import aligned_empty
+from outcrop.errors import BudgetError, OptionError
+from outcrop.gather import CachedRows
+from outcrop.options import format_size
+from outcrop.parallel import cpu_count
+from outcrop.pipeline import Pipeline, Stage
+from outcrop.sample.ahead import SamplingAhead
+from outcrop.sample.sampler import Sampler, Subgraph
+from outcrop.sample.seeds import Task
+from outcrop.sample.trace import TraceReader, TraceWriter, trace_bytes
+from outcrop.store.degrees import out_degrees
+from outcrop.strategies.base import Job, Means, RunTimes, Strategy
+from outcrop.strategies.direct import Direct
+from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
+from outcrop.strategies.online import OnlineStrategy
+
+# Longer superbatches hardly read less once the cache goes on between them, and the first batch
+# comes later.
+_USUAL_SUPERBATCH = 100
+# Two, so that one computes while the other one's entries are read.
+_SAMPLERS = 2
+# Of an Appender.
+_WRITER_BYTES = 2 << 20
+# Memory to overlap with is worth it where it is less than such a part of what caches may have.
+_SMALL_PART = 8
+_PAGE_BYTES = 4096
+_POLICY_SLOT_BYTES = {
+    "belady": Belady.slot_bytes,
+    "lru": Lru.slot_bytes,
+    "static": Static.slot_bytes,
+}
+
+
+@dataclass(frozen=True)
+class GinexOptions:
+    """How memory and time are divided."""
+
+    mode: Literal["split", "handover"] = "split"
+    superbatch: int | None = None
+    """Batches that are planned together. None: 100, or what fits on disk."""
+    policy: Literal["belady", "static", "lru"] = "belady"
+    """Who stays in the feature cache; the others are there to be compared with."""
+    topology: Literal["cache", "mmap"] = "cache"
+    """Neighbour lists from the cache and the drive, or memory-mapped."""
+    neighbors: float = 0.25
+    """Of the memory for caches, the share of neighbour lists (split)."""
+    metric: str = "out/in"
+    """Which lists are cached: out-edges by in-edges, or "out"."""
+    overlap: bool | None = None
+    """Whether the next superbatch is sampled and planned during the main loop (split), in memory of
+    its own; else in that of the batches, which wait. None: where that memory is a small part."""
+
+    def __post_init__(self) -> None:
+        if self.superbatch is not None and self.superbatch < 1:
+            raise OptionError(f"ginex: superbatch must be at least 1 (got {self.superbatch})")
+        if not 0 <= self.neighbors <= 1:
+            raise OptionError(f"ginex: neighbors must be 0 to 1 (got {self.neighbors})")
+        if self.metric not in METRICS:
+            raise OptionError(f"ginex: metric is one of {', '.join(METRICS)} (got {self.metric!r})")
+
+
+class Ginex(Strategy):
+    """Belady's cache over superbatches."""
+
+    name = "ginex"
+    Options = GinexOptions
+    reads_stored_rows = True
+
+    @classmethod
+    def needs(cls, means: Means) -> Mapping[str, int]:
+        options, store = means.options, means.store
+        needs = {"superbatch": _loop_bytes(means), "planning": _planning_bytes(means)}
+        if options.topology == "cache":
+            needs["index"] = store.array_bytes("indptr")
+        spare = max(means.spare_bytes - sum(needs.values()), 0)
+        if options.topology == "cache" and not _hands_over(means):
+            share = options.neighbors if store.has("features") else 1.0
+            most = topology_bytes(store).whole_cache
+            needs["neighbour cache"] = min(int(spare * share), most)
+            spare -= needs["neighbour cache"]
+        if store.has("features"):
+            most = (store.num_nodes + 1) * _slot_bytes(means)
+            if _hands_over(means):
+                most = max(most, topology_bytes(store).whole_cache)
+            needs["feature cache"] = max(min(spare, most), _slot_bytes(means))
+        return needs
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.superbatch = superbatch_length(job)
+        self.hands_over = _hands_over(job)
+        self.overlaps = _overlaps(job)
+        self.neighbors: NeighborCache | None = None
+        self.memory = self._cache_memory()
+        self.topology = self._open_topology()
+        self.threads = MMAP_THREADS if self.neighbors is None else cpu_count()
+        self.policy: Policy | None = None
+        self.rows: CachedRows | None = None
+        if job.store.has("features"):
+            self._make_cache()
+        self._uncached = _Uncached(job, self.topology, self.threads)
+        self._folder = job.store.derived.scratch()
+        self._folders = count()
+        # The cache belongs to one run at a time; others that are open meanwhile go without.
+        self._cache_lock = threading.Lock()
+
+    def _cache_memory(self) -> NDArray[np.uint8]:
+        return aligned_empty(max(self.job.charges.get("feature cache", 0), 1))
+
+    def _open_topology(self) -> _core.Topology:
+        job, store = self.job, self.job.store
+        if job.options.topology == "mmap":
+            return mapped_topology(store)
+        if self.hands_over:
+            memory = self.memory
+            self.neighbors = NeighborCache.open(
+                store, len(memory), job.options.metric, memory=memory
+            )
+        else:
+            size = job.charges["neighbour cache"]
+            self.neighbors = NeighborCache.open(store, size, job.options.metric)
+        return self.neighbors.topology(store.load("indptr"))
+
+    def _make_cache(self) -> None:
+        job, store = self.job, self.job.store
+        slots = job.charges["feature cache"] // _slot_bytes(job)
+        row_bytes = store.encoding.row_bytes
+        memory = self.memory[: slots * row_bytes].reshape(slots, row_bytes)
+        self.rows = CachedRows(store.features, memory, cpu_count())
+        keeps = not self.hands_over
+        if job.options.policy == "belady":
+            self.policy = Belady(store.num_nodes, slots, keeps=keeps)
+        elif job.options.policy == "lru":
+            self.policy = Lru(store.num_nodes, slots, keeps=keeps)
+        else:
+            nodes = most_out_edges(out_degrees(store), slots)
+            self.policy = Static(store.num_nodes, nodes, keeps=keeps)
+
+    def new_folder(self) -> Path:
+        """For the files of a superbatch."""
+        return self._folder.path / str(next(self._folders))
+
+    def batches(self, tasks: Iterable[Task], times: RunTimes) -> Iterator[Prepared]:
+        if not self._cache_lock.acquire(blocking=False):
+            yield from self._uncached.batches(tasks, times)
+            return
+        ended = False
+        run = _Run(self, times)
+        try:
+            yield from run.batches(chunks(tasks, self.superbatch))
+            ended = True
+        finally:
+            run.close()
+            if not ended and self.policy is not None:
+                self.policy.clear()  # plans were made that nobody carried out
+            self._cache_lock.release()
+
+    def close(self) -> None:
+        self._uncached.close()
+        del self.topology
+        if self.neighbors is not None:
+            self.neighbors.close()
+        self._folder.abandon()
+        self.rows = None
+        self.memory = np.empty(0, np.uint8)
+
+
+@dataclass
+class _Superbatch:
+    """Sampled; and once it is planned, ready for the main loop."""
+
+    number: int
+    folder: Path
+    trace: TraceReader
+    plan: Plan | None = None
+    """None where the store has no features."""
+
+    def batches(self) -> Iterator[tuple[Task, Subgraph, Changes | None]]:
+        changes: Iterator[Changes] = iter(()) if self.plan is None else self.plan.scan()
+        for task, subgraph in self.trace.scan(ahead_bytes=0):
+            yield task, subgraph, next(changes, None)
+            del task, subgraph
+
+    def remove(self) -> None:
+        if self.plan is not None:
+            self.plan.close()
+        self.trace.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class _Item(NamedTuple):
+    number: int
+    task: Task
+    subgraph: Subgraph
+    changes: Changes | None
+
+
+class _Uncached(Direct):
+    """Every row from the drive, with the topology that there is."""
+
+    def __init__(self, job: Job, topology: _core.Topology, threads: int) -> None:
+        OnlineStrategy.__init__(self, job, topology, threads)
+
+
+class _Run:
+    """One iteration: superbatches of tasks -> batches."""
+
+    def __init__(self, ginex: Ginex, times: RunTimes) -> None:
+        self._ginex = ginex
+        self._job = ginex.job
+        self._times = times
+        self._numbers = count()
+        # Of what is under way
+        self._sampling: SamplingAhead | None = None
+        self._ahead: Pipeline | None = None
+        self._superbatches: dict[int, _Superbatch] = {}
+
+    def batches(self, superbatches: Iterator[list[Task]]) -> Iterator[Prepared]:
+        if self._ginex.hands_over:
+            return self._handover(superbatches)
+        if self._ginex.overlaps:
+            self._ahead = Pipeline(superbatches, [Stage("prepare", self._prepare)], depth=1)
+            return self._main_loop(iter(self._ahead))
+        return self._alternating(superbatches)
+
+    def _alternating(self, superbatches: Iterator[list[Task]]) -> Iterator[Prepared]:
+        for tasks in superbatches:
+            with self._stalled():
+                prepared = self._prepare(tasks)
+            yield from self._main_loop(iter([prepared]))
+
+    def _handover(self, superbatches: Iterator[list[Task]]) -> Iterator[Prepared]:
+        neighbors = self._ginex.neighbors
+        assert neighbors is not None
+        tasks = next(superbatches, None)
+        sampled: _Superbatch | None = None
+        with ThreadPoolExecutor(1, "outcrop-inspect") as planner:
+            while tasks or sampled:
+                with self._stalled():
+                    if tasks and not neighbors.loaded:
+                        with self._times.measure("switch"):
+                            neighbors.reload(self._ginex.memory)
+                    planning = planner.submit(self._inspect, sampled) if sampled else None
+                    following = self._sample(tasks) if tasks else None
+                    planned = planning.result() if planning else None
+                    neighbors.unload()
+                if planned is not None:
+                    yield from self._main_loop(iter([planned]))
+                sampled, tasks = following, next(superbatches, None)
+
+    @contextmanager
+    def _stalled(self) -> Iterator[None]:
+        """Between main loops: the training loop waits, and lends the memory of its next batch."""
+        start = perf_counter()
+        lent = self._job.maker.reserve(_lent_bytes(self._job))
+        try:
+            yield
+        finally:
+            del lent
+            self._times.consumer_wait_seconds += perf_counter() - start
+
+    # Ahead of the main loop
+
+    def _prepare(self, tasks: list[Task]) -> _Superbatch:
+        return self._inspect(self._sample(tasks))
+
+    def _sample(self, tasks: list[Task]) -> _Superbatch:
+        ginex, job, store = self._ginex, self._job, self._job.store
+        number = next(self._numbers)
+        folder = ginex.new_folder()
+        samplers = [
+            Sampler(job.sampling, ginex.topology, job.seed, ginex.threads) for _ in range(_SAMPLERS)
+        ]
+        with TraceWriter(
+            store.disk, folder, num_nodes=store.num_nodes, num_edges=store.num_edges, identity={}
+        ) as writer:
+            self._sampling = SamplingAhead(tasks, samplers, writer)
+            try:
+                for _ in self._sampling.run():
+                    pass
+            finally:
+                self._times.take_stages(self._sampling.pipeline)
+            superbatch = _Superbatch(number, folder, writer.flush())
+        self._superbatches[number] = superbatch
+        return superbatch
+
+    def _inspect(self, superbatch: _Superbatch) -> _Superbatch:
+        if self._ginex.policy is not None:
+            with self._times.measure("inspect", superbatch.number):
+                superbatch.plan = self._ginex.policy.plan(
+                    superbatch.trace, self._job.store.disk, superbatch.folder
+                )
+        return superbatch
+
+    # The main loop
+
+    def _main_loop(self, superbatches: Iterator[_Superbatch]) -> Iterator[Prepared]:
+        stages = [Stage("load", _same, admit=self._admit), Stage("gather", self._gather)]
+        # No deeper: the memory of each record that waits would be the cache's.
+        self._loop = Pipeline(self._items(superbatches), stages, min(self._job.depth, 2))
+        results = iter(self._loop)
+        try:
+            yield from results
+        finally:
+            self._cancel()  # before the loop's source, which may wait for it
+            results.close()
+            self._times.take(self._loop)
+
+    def _items(self, superbatches: Iterator[_Superbatch]) -> Iterator[_Item]:
+        numbers = count()
+        for superbatch in superbatches:
+            if superbatch.plan is not None and len(superbatch.plan.fill_nodes):
+                with self._times.measure("switch", superbatch.number):
+                    assert self._ginex.rows is not None
+                    self._ginex.rows.fill(superbatch.plan.fill_nodes, superbatch.plan.fill_slots)
+            for task, subgraph, changes in superbatch.batches():
+                yield _Item(next(numbers), task, subgraph, changes)
+                del task, subgraph, changes
+            self._superbatches.pop(superbatch.number).remove()
+
+    def _admit(self, item: _Item, closed: Callable[[], bool]) -> tuple[Prepared, Changes | None]:
+        batch = self._job.maker.make(
+            item.task, item.subgraph, closed, lambda: self._loop.waiting_for == item.number
+        )
+        return batch, item.changes
+
+    def _gather(self, item: tuple[Prepared, Changes | None]) -> Prepared:
+        batch, changes = item
+        rows = self._ginex.rows
+        if changes is not None and rows is not None:
+            rows.gather(batch, changes.slots)
+            self._times.hit("cache", int(np.count_nonzero(changes.slots >= 0)))
+            with self._times.measure("cache update", batch.task.batch):
+                rows.update(batch, changes.in_positions, changes.in_slots)
+            batch.stored = None  # its memory goes back now
+        return batch
+
+    # The end
+
+    def _cancel(self) -> None:
+        """Nobody waits for another superbatch."""
+        if self._ahead is not None:
+            if self._sampling is not None:
+                self._sampling.cancel()
+            self._ahead.close()
+
+    def close(self) -> None:
+        self._cancel()
+        for superbatch in self._superbatches.values():
+            superbatch.remove()
+
+
+def _same(item: _Item) -> _Item:
+    return item
+
+
+def chunks(tasks: Iterable[Task], length: int) -> Iterator[list[Task]]:
+    """Tasks -> lists of `length`; the last may be shorter."""
+    tasks = iter(tasks)
+    while chunk := list(islice(tasks, length)):
+        yield chunk
+
+
+# Memory and disk
+
+
+def superbatch_length(means: Means) -> int:
+    """As given; else the usual one, or what fits on disk twice: one is made while one is used."""
+    given = means.options.superbatch
+    each = 2 * _batch_disk_bytes(means)
+    room = means.disk_bytes
+    if room is not None and room < each * (given or 1):
+        raise BudgetError(
+            f"disk={format_size(room)} is too little: two superbatches of {given or 1} "
+            f"{'batches' if given else 'batch'} need {format_size(each * (given or 1))}"
+        )
+    if given is not None:
+        return int(given)
+    if room is None:
+        room = shutil.disk_usage(means.store.path).free // 2
+    return max(min(_USUAL_SUPERBATCH, len(means.seeds), room // each), 1)
+
+
+def _batch_disk_bytes(means: Means) -> int:
+    """A record of the trace, next uses, and changes."""
+    return _record_bytes(means) + 16 * means.sizes.nodes + 2 * _PAGE_BYTES
+
+
+def _record_bytes(means: Means) -> int:
+    nodes, edges = means.sizes.nodes, means.sizes.edges
+    return trace_bytes(
+        nodes,
+        edges,
+        means.seeds.batch_size,
+        targets=means.sizes.targets,
+        lists=means.seeds.batch_size + 2 * len(means.sampling.num_neighbors) + 2,
+        num_nodes=means.store.num_nodes,
+        num_edges=means.store.num_edges,
+    )
+
+
+def _hands_over(means: Means) -> bool:
+    """Without rows there is nobody to hand the memory over to."""
+    options = means.options
+    cached = options.topology == "cache" and means.store.has("features")
+    return bool(options.mode == "handover" and cached)
+
+
+def _overlaps(means: Means) -> bool:
+    if _hands_over(means):
+        return False
+    if means.options.overlap is None:
+        return _ahead_bytes(means) * _SMALL_PART < means.spare_bytes
+    return bool(means.options.overlap)
+
+
+def _ahead_bytes(means: Means) -> int:
+    """What sampling and planning a superbatch takes: samplers, the trace's writer, tables."""
+    store, sizes = means.store, means.sizes
+    sampler = sizes.scratch_bytes
+    if means.options.topology == "cache":
+        sampler += scratch_bytes(store, sizes.targets, sizes.edges)
+    slots = min(means.spare_bytes // _slot_bytes(means), store.num_nodes)
+    accesses = superbatch_length(means) * sizes.nodes
+    table = Belady.table_bytes(store.num_nodes, slots, accesses)
+    writing = _WRITER_BYTES + _record_bytes(means) * 5 // 4
+    # Two spills are written and read; node ids are scanned, beside what is made of them.
+    planning = 2 * _WRITER_BYTES + 3 * 4 * sizes.nodes + 5 * 8 * sizes.nodes + table
+    return _SAMPLERS * sampler + writing + planning
+
+
+def _lent_bytes(means: Means) -> int:
+    """Of that, what is taken from the memory of batches if they wait: safely less than one."""
+    return 0 if _overlaps(means) else min(_ahead_bytes(means), means.sizes.batch_bytes * 3 // 4)
+
+
+def _planning_bytes(means: Means) -> int:
+    return _ahead_bytes(means) - _lent_bytes(means)
+
+
+def _loop_bytes(means: Means) -> int:
+    """What the main loop takes: a record in use and one ahead, changes, and lists of misses."""
+    nodes = means.sizes.nodes
+    wide = 8 * (nodes + means.sizes.edges + means.seeds.batch_size)
+    changes, misses = 3 * 12 * nodes, 3 * 8 * nodes
+    return 2 * _record_bytes(means) + wide + changes + misses + _WRITER_BYTES
+
+
+def _slot_bytes(means: Means) -> int:
+    """A cached row, and what its policy keeps of it."""
+    row_bytes = means.store.encoding.row_bytes if means.store.has("features") else 1
+    return row_bytes + _POLICY_SLOT_BYTES[means.options.policy]
