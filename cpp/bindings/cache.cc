@@ -20,8 +20,8 @@ uint32_t CheckSlots(uint64_t slots) {
 // A policy as Python holds it, with the changes of its last step, which views look at.
 class BeladyHandle {
  public:
-  BeladyHandle(int64_t num_nodes, uint64_t slots)
-      : num_nodes_(num_nodes), belady_(num_nodes, CheckSlots(slots)) {}
+  BeladyHandle(int64_t num_nodes, uint64_t slots, bool goes_on)
+      : num_nodes_(num_nodes), belady_(num_nodes, CheckSlots(slots), goes_on) {}
 
   void Begin(uint32_t batches, int64_t expected_nodes) {
     Require(batches < 0xFFFFFFFF, "too many batches");
@@ -136,7 +136,9 @@ void BindChanges(nb::class_<Handle>& bound) {
 
 void BindCache(nb::module_& m) {
   nb::class_<BeladyHandle> belady(m, "Belady");
-  belady.def(nb::init<int64_t, uint64_t>(), nb::arg("num_nodes"), nb::arg("slots"))
+  belady
+      .def(nb::init<int64_t, uint64_t, bool>(), nb::arg("num_nodes"), nb::arg("slots"),
+           nb::kw_only(), nb::arg("goes_on"))
       .def("begin", &BeladyHandle::Begin, nb::arg("batches"), nb::arg("expected_nodes"), Unlocked())
       .def("look_back", &BeladyHandle::LookBack, nb::arg("t"), nb::arg("nodes").noconvert(),
            nb::arg("next").noconvert(), Unlocked())

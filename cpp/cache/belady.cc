@@ -14,8 +14,8 @@ void PrefetchAhead(const NodeTable& table, std::span<const int64_t> nodes, size_
 
 }  // namespace
 
-Belady::Belady(int64_t num_nodes, uint32_t slots)
-    : residents_(num_nodes, slots), num_nodes_(num_nodes) {
+Belady::Belady(int64_t num_nodes, uint32_t slots, bool goes_on)
+    : residents_(num_nodes, slots), num_nodes_(num_nodes), goes_on_(goes_on) {
   link_.resize(slots);
   due_.resize(slots);
 }
@@ -85,7 +85,7 @@ void Belady::Step(uint32_t t, std::span<const int64_t> nodes, std::span<const ui
   NodeTable& table = residents_.table();
   for (size_t i = 0; i < nodes.size(); ++i) {
     PrefetchAhead(table, nodes, i);
-    if (slots[i] != kMiss || next[i] == batches_) continue;
+    if (slots[i] != kMiss || !Wanted(next[i])) continue;
     if (table.Get(nodes[i]) != kWaiting) continue;  // its twin in this batch was here before
     if (Stays(next[i])) {
       const uint32_t slot = residents_.Add(nodes[i]);
@@ -107,7 +107,7 @@ void Belady::Find(uint32_t t, std::span<const int64_t> nodes, std::span<const ui
     const uint32_t slot = table.Get(nodes[i]);
     if (slot == NodeTable::kNone || slot == kWaiting) {
       slots[i] = kMiss;
-      if (slot == kWaiting || next[i] == batches_) continue;
+      if (slot == kWaiting || !Wanted(next[i])) continue;
       table.Set(nodes[i], kWaiting);
       ++wanted_[next[i]];
       continue;

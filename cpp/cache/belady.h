@@ -12,7 +12,8 @@
 namespace outcrop::cache {
 
 // After each batch the cache keeps, of what it held and of the batch's rows, those whose next use
-// is nearest. Rows that nobody uses again stay as long as there is room.
+// is nearest. Rows that nobody uses again stay, and enter if the cache goes on after the
+// superbatch, as long as there is room.
 //
 // A superbatch is planned in two passes: LookBack over its batches from the last to the first,
 // then Step from the first to the last, with the next uses that LookBack gave. What is in the cache
@@ -20,8 +21,8 @@ namespace outcrop::cache {
 // slots and touched nodes. Not thread-safe.
 class Belady {
  public:
-  // REQUIRES: slots < 2^31.
-  Belady(int64_t num_nodes, uint32_t slots);
+  // `goes_on`: superbatches follow that find what this one leaves. REQUIRES: slots < 2^31.
+  Belady(int64_t num_nodes, uint32_t slots, bool goes_on);
 
   // Of slots alone; the tables of the two passes never exist at once.
   static constexpr uint64_t kSlotBytes = Residents::kSlotBytes + 2 * sizeof(uint32_t);
@@ -70,9 +71,11 @@ class Belady {
   void Push(uint32_t slot, uint32_t due);
   void EvictFrom(Bucket& bucket, uint32_t count);
   bool Stays(uint32_t due);
+  bool Wanted(uint32_t next) const { return goes_on_ || next < batches_; }
 
   Residents residents_;
   const int64_t num_nodes_;
+  const bool goes_on_;
   uint32_t batches_ = 0;
   std::optional<NodeTable> uses_;    // first pass: the batch that uses a node next
   budget::Buffer<Bucket> buckets_;   // by next use: cached slots, as lists through link_

@@ -205,7 +205,7 @@ def test_the_nodes_with_most_out_edges() -> None:
 def test_passes_out_of_order_are_refused(misuse: Callable[[object], None], message: str) -> None:
     from outcrop import _core
 
-    core = _core.Belady(NODES, 2)
+    core = _core.Belady(NODES, 2, goes_on=True)
     core.begin(2, NODES)
     with pytest.raises(ValueError, match=message):
         misuse(core)

@@ -32,6 +32,9 @@ from outcrop.store.store import GraphStore
 
 _ALIGNMENT = 8
 
+# Budgets of caches that are nearly alike share a layout.
+_STEPS = 64
+
 
 @dataclass(frozen=True)
 class TopologyBytes:
@@ -55,6 +58,13 @@ def topology_bytes(store: GraphStore) -> TopologyBytes:
         whole_cache=whole,
         build=build_bytes(store, whole),
     )
+
+
+def neighbor_bytes(store: GraphStore, spare_bytes: int) -> int:
+    """A budget for a cache within `spare_bytes`: in steps, so that layouts are found again."""
+    whole = whole_bytes(store)
+    step = -(-whole // _STEPS)
+    return whole if spare_bytes >= whole else max(spare_bytes, 0) // step * step
 
 
 def scratch_bytes(store: GraphStore, nodes: int, entries: int) -> int:

@@ -119,14 +119,14 @@ def write_lists(
     store: GraphStore, folder: Path, budget_bytes: int, metric: str, progress: Progress
 ) -> None:
     """Chooses the lists and writes them."""
-    scores = METRICS[metric](store, progress)
     blocks = aligned_empty(blocks_bytes(store.num_nodes))
     dtype = entry_dtype(store)
     room = budget_bytes - len(blocks) - _PADDING_BYTES
     lists = entries = 0
     if room > 0:
+        scores = METRICS[metric](store, progress)
         lists, entries = _core.choose_lists(store.indptr, scores, dtype.itemsize, room, blocks)
-    del scores
+        del scores
     size = _core.NeighborLists.bytes(store.num_nodes, dtype.itemsize, lists, entries)
     assert size <= budget_bytes
     with ArrayWriter(store.disk, folder, _LISTS, np.dtype(np.uint8), rows=size) as writer:

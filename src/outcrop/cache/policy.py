@@ -82,7 +82,7 @@ class Belady(Policy):
         """Where it keeps nothing, a superbatch begins with the rows that are used first (Ginex)."""
         super().__init__(keeps=keeps)
         self._num_nodes = num_nodes
-        self._core = _core.Belady(num_nodes, slots)
+        self._core = _core.Belady(num_nodes, slots, goes_on=keeps)
 
     @staticmethod
     def table_bytes(num_nodes: int, slots: int, accesses: int) -> int:

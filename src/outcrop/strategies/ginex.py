@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from outcrop import _core
 from outcrop.batch import Prepared
-from outcrop.cache.neighbor import NeighborCache, scratch_bytes, topology_bytes
+from outcrop.cache.neighbor import NeighborCache, neighbor_bytes, scratch_bytes, topology_bytes
 from outcrop.cache.neighbor_layout import METRICS
 from outcrop.cache.policy import Belady, Changes, Lru, Plan, Policy, Static, most_out_edges
 from outcrop.disk import aligned_empty
@@ -108,8 +108,7 @@ class Ginex(Strategy):
         spare = max(means.spare_bytes - sum(needs.values()), 0)
         if options.topology == "cache" and not _hands_over(means):
             share = options.neighbors if store.has("features") else 1.0
-            most = topology_bytes(store).whole_cache
-            needs["neighbour cache"] = min(int(spare * share), most)
+            needs["neighbour cache"] = neighbor_bytes(store, int(spare * share))
             spare -= needs["neighbour cache"]
         if store.has("features"):
             most = (store.num_nodes + 1) * _slot_bytes(means)
@@ -146,9 +145,8 @@ class Ginex(Strategy):
             return mapped_topology(store)
         if self.hands_over:
             memory = self.memory
-            self.neighbors = NeighborCache.open(
-                store, len(memory), job.options.metric, memory=memory
-            )
+            size = neighbor_bytes(store, len(memory))
+            self.neighbors = NeighborCache.open(store, size, job.options.metric, memory=memory)
         else:
             size = job.charges["neighbour cache"]
             self.neighbors = NeighborCache.open(store, size, job.options.metric)
@@ -170,7 +168,7 @@ class Ginex(Strategy):
             self.policy = Static(store.num_nodes, nodes, keeps=keeps)
 
     def new_folder(self) -> Path:
-        """For the files of a superbatch."""
+        """For the files of a run."""
         return self._folder.path / str(next(self._folders))
 
     def batches(self, tasks: Iterable[Task], times: RunTimes) -> Iterator[Prepared]:
@@ -243,10 +241,10 @@ class _Run:
         self._job = ginex.job
         self._times = times
         self._numbers = count()
+        self._folder = ginex.new_folder()
         # Of what is under way
         self._sampling: SamplingAhead | None = None
         self._ahead: Pipeline | None = None
-        self._superbatches: dict[int, _Superbatch] = {}
 
     def batches(self, superbatches: Iterator[list[Task]]) -> Iterator[Prepared]:
         if self._ginex.hands_over:
@@ -300,7 +298,7 @@ class _Run:
     def _sample(self, tasks: list[Task]) -> _Superbatch:
         ginex, job, store = self._ginex, self._job, self._job.store
         number = next(self._numbers)
-        folder = ginex.new_folder()
+        folder = self._folder / str(number)
         samplers = [
             Sampler(job.sampling, ginex.topology, job.seed, ginex.threads) for _ in range(_SAMPLERS)
         ]
@@ -313,9 +311,7 @@ class _Run:
                     pass
             finally:
                 self._times.take_stages(self._sampling.pipeline)
-            superbatch = _Superbatch(number, folder, writer.flush())
-        self._superbatches[number] = superbatch
-        return superbatch
+            return _Superbatch(number, folder, writer.flush())
 
     def _inspect(self, superbatch: _Superbatch) -> _Superbatch:
         if self._ginex.policy is not None:
@@ -349,7 +345,7 @@ class _Run:
             for task, subgraph, changes in superbatch.batches():
                 yield _Item(next(numbers), task, subgraph, changes)
                 del task, subgraph, changes
-            self._superbatches.pop(superbatch.number).remove()
+            superbatch.remove()
 
     def _admit(self, item: _Item, closed: Callable[[], bool]) -> tuple[Prepared, Changes | None]:
         batch = self._job.maker.make(
@@ -379,8 +375,7 @@ class _Run:
 
     def close(self) -> None:
         self._cancel()
-        for superbatch in self._superbatches.values():
-            superbatch.remove()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _same(item: _Item) -> _Item:

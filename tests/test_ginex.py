@@ -1,0 +1,204 @@
+"""ginex: what it keeps between superbatches and epochs, and that nothing goes wrong in between."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outcrop.errors import BudgetError, OptionError, ReadError, WriteError
+from outcrop.loader import NeighborLoader
+from outcrop.options import DiskOptions, Faults
+from outcrop.store.store import GraphStore
+from tests.conformance.contract import all_contents
+from tests.stores import make_random_store
+
+OPTIONS: dict[str, Any] = {
+    "num_neighbors": [4, 3],
+    "input_nodes": "train",
+    "batch_size": 10,
+    "shuffle": True,
+}
+MODES = [
+    "ginex:superbatch=4",
+    "ginex:superbatch=4:overlap=true",
+    "ginex:superbatch=4:mode=handover",
+]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[GraphStore]:
+    with make_random_store(tmp_path / "g.outcrop", 1000, 15_000, dim=33, train=155) as made:
+        yield made
+
+
+def loader_of(store: GraphStore, strategy: str, memory: str = "200MB", **more: Any) -> Any:
+    return NeighborLoader(store, strategy=strategy, memory=memory, **{**OPTIONS, **more})
+
+
+def expected(store: GraphStore, epochs: int = 1) -> list[dict[str, Any]]:
+    loader = loader_of(store, "memory")
+    return [batch for epoch in range(epochs) for batch in all_contents(loader.epoch(epoch))]
+
+
+def scratch(store: GraphStore) -> list[str]:
+    folder = store.path / "derived"
+    return [name for name in os.listdir(folder) if "scratch" in name] if folder.exists() else []
+
+
+@pytest.mark.parametrize("strategy", MODES)
+def test_a_loop_that_is_left_early_leaves_nothing_behind(store: GraphStore, strategy: str) -> None:
+    loader = loader_of(store, strategy)
+    wanted = expected(store)
+    for stop in (1, 5, 9, 16):
+        found = []
+        for batch in loader.epoch(0):
+            found += all_contents([batch])
+            if len(found) == stop:
+                break
+        del batch
+        assert found == wanted[:stop]
+    assert all_contents(loader.epoch(0)) == wanted
+    (folder,) = scratch(store)
+    assert os.listdir(store.path / "derived" / folder) == [".lock"]
+    loader.close()
+    assert scratch(store) == []
+
+
+@pytest.mark.parametrize("strategy", MODES)
+def test_runs_that_are_open_at_once(store: GraphStore, strategy: str) -> None:
+    loader = loader_of(store, strategy)
+    first, second = loader.epoch(0), loader.epoch(0)
+    found = [
+        contents for pair in zip(first, second, strict=True) for contents in all_contents(pair)
+    ]
+    assert found[::2] == found[1::2] == expected(store)
+
+
+def test_a_cache_that_holds_everything_reads_each_row_once(store: GraphStore) -> None:
+    loader = loader_of(store, "ginex:superbatch=4:topology=mmap")
+    seen = {int(node) for epoch in range(3) for batch in loader.epoch(epoch) for node in batch.n_id}
+    epochs = loader.record.epochs
+    assert sum(entry.rows - entry.hits["cache"] for entry in epochs) == len(seen)
+    assert {"sample", "inspect", "gather", "cache update"} <= epochs[0].stages.keys()
+
+
+def test_handover_loads_the_memory_again(store: GraphStore) -> None:
+    loader = loader_of(store, "ginex:superbatch=4:mode=handover")
+    for _ in range(2):
+        all_contents(loader)
+    for entry in loader.record.epochs:
+        assert entry.stages["switch"].busy_seconds > 0
+        assert entry.hits["cache"] == entry.rows  # the first rows of a superbatch are filled in
+        assert entry.stall_seconds >= entry.stages["switch"].busy_seconds
+
+
+def reopened(store: GraphStore, **faults: Any) -> GraphStore:
+    return GraphStore(store.path, DiskOptions(faults=Faults(**faults)))
+
+
+@pytest.mark.parametrize("strategy", MODES)
+def test_a_failing_read_is_raised_wherever_it_happens(store: GraphStore, strategy: str) -> None:
+    wanted = expected(store, 2)
+    loader_of(store, strategy).close()  # the neighbour cache's layout is there
+    failures = 0
+    for number in (20, 25, 30, 40, 60, 80, 120):
+        with reopened(store, fail_read_at=number) as failing:
+            loader = loader_of(failing, strategy)
+            found = []
+            for epoch in range(2):
+                try:
+                    found += all_contents(loader.epoch(epoch))
+                except ReadError as error:
+                    failures += 1
+                    assert error.errno == errno.EIO and error.filename
+                    found += all_contents(loader.epoch(epoch))  # the fault is over: it goes on
+            assert found == wanted
+            loader.close()
+            assert scratch(failing) == []
+    assert failures > 2
+
+
+@pytest.mark.parametrize("strategy", MODES)
+def test_a_loader_that_cannot_be_made_leaves_nothing(store: GraphStore, strategy: str) -> None:
+    loader_of(store, strategy).close()
+    for number in range(1, 4):
+        with (
+            reopened(store, fail_read_at=number) as failing,
+            pytest.raises(ReadError, match="Input/output error"),
+        ):
+            loader_of(failing, strategy)
+        assert scratch(store) == []
+
+
+@pytest.mark.parametrize("strategy", MODES)
+def test_a_full_disk_is_raised_and_nothing_is_left(store: GraphStore, strategy: str) -> None:
+    loader_of(store, strategy).close()
+    wanted = expected(store)
+    failures = 0
+    for number in (1, 2, 3, 5, 8):
+        with reopened(store, fail_write_at=number, error=errno.ENOSPC) as failing:
+            loader = loader_of(failing, strategy)
+            try:
+                found = all_contents(loader.epoch(0))
+            except WriteError as error:
+                failures += 1
+                assert error.errno == errno.ENOSPC and "scratch" in str(error.filename)
+                found = all_contents(loader.epoch(0))
+            assert found == wanted
+            loader.close()
+            assert scratch(failing) == []
+    assert failures > 2
+
+
+def test_what_a_killed_run_leaves_is_removed_by_the_next(store: GraphStore) -> None:
+    program = """
+        import os, signal, sys
+        from outcrop.loader import NeighborLoader
+        loader = NeighborLoader(sys.argv[1], [4, 3], "train", batch_size=10, shuffle=True,
+                                strategy="ginex:superbatch=4", memory="200MB")
+        for number, batch in enumerate(loader):
+            if number == 6:
+                os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program), str(store.path)])
+    assert done.returncode == -signal.SIGKILL
+    (left,) = scratch(store)
+    loader = loader_of(store, "ginex:superbatch=4")
+    assert all_contents(loader.epoch(0)) == expected(store)
+    assert left not in scratch(store)
+
+
+def test_the_disk_limits_the_superbatch(store: GraphStore) -> None:
+    with pytest.raises(
+        BudgetError, match=r"disk=1\.0 kB is too little: two superbatches of 1 batch"
+    ):
+        loader_of(store, "ginex", disk="1kB")
+    with pytest.raises(BudgetError, match="two superbatches of 1000 batches need"):
+        loader_of(store, "ginex:superbatch=1000", disk="1MB")
+    loader = loader_of(store, "ginex", disk="250kB")
+    assert all_contents(loader.epoch(0)) == expected(store)
+    assert 1 <= loader.feed._strategy.superbatch < 16
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("superbatch=0", "superbatch must be at least 1"),
+        ("neighbors=2", "neighbors must be 0 to 1"),
+        ("metric=age", "metric is one of out/in, out"),
+        ("mode=both", "mode cannot be 'both'"),
+        ("policy=fifo", "policy cannot be 'fifo'"),
+    ],
+)
+def test_wrong_options_are_named(store: GraphStore, options: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        loader_of(store, f"ginex:{options}")
