@@ -189,10 +189,19 @@ def test_the_disk_limits_the_superbatch(store: GraphStore) -> None:
     assert 1 <= loader.feed._strategy.superbatch < 16
 
 
+def test_large_reads_are_fewer_and_are_counted(store: GraphStore) -> None:
+    small, large = (loader_of(store, f"ginex:read_unit={unit}") for unit in (4096, 131_072))
+    assert all_contents(small.epoch(0)) == all_contents(large.epoch(0))
+    before, after = small.record.epochs[0], large.record.epochs[0]
+    assert after.bytes_wanted == before.bytes_wanted
+    assert after.read_requests < before.read_requests and after.bytes_read > before.bytes_read
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ("superbatch=0", "superbatch must be at least 1"),
+        ("read_unit=5000", "read_unit must be a power of two"),
         ("neighbors=2", "neighbors must be 0 to 1"),
         ("metric=age", "metric is one of out/in, out"),
         ("mode=both", "mode cannot be 'both'"),

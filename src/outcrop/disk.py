@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from types import TracebackType
 from typing import Any
 
@@ -47,6 +47,12 @@ class DiskCounters:
     wait_seconds: float
     latency: tuple[int, ...]
     """Requests by latency: entry b counts those of 2^b to 2^(b+1) nanoseconds."""
+
+    def __add__(self, other: DiskCounters) -> DiskCounters:
+        """Of two engines together."""
+        sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)[:-1]}
+        both = zip(self.latency, other.latency, strict=True)
+        return DiskCounters(**sums, latency=tuple(a + b for a, b in both))
 
     def latency_us(self, share: float) -> float:
         """The latency in microseconds that `share` of all requests did not exceed, interpolated."""
@@ -117,14 +123,11 @@ class Disk:
 
     def _make_engine(self, name: str) -> _core.Engine:
         options = self.options
-        uring = name == "uring"
-        bounce = _URING_BOUNCE_BYTES if uring else _POOL_BOUNCE_BYTES
         engine = _core.Engine(
-            uring=uring,
-            workers=options.workers or (_URING_WORKERS if uring else _POOL_WORKERS),
+            uring=name == "uring",
+            workers=self._workers(name),
             queue_depth=options.queue_depth,
-            # A quarter of it is the longest read that is not straight into its place.
-            bounce_bytes=max(bounce, 4 * options.unit_bytes),
+            bounce_bytes=_bounce_bytes(name, options.unit_bytes),
             unit_bytes=options.unit_bytes,
             gap_bytes=options.gap_bytes,
             max_request_bytes=options.max_request_bytes,
@@ -133,10 +136,17 @@ class Disk:
         self.engine = name
         return engine
 
+    def _workers(self, name: str) -> int:
+        return self.options.workers or (_URING_WORKERS if name == "uring" else _POOL_WORKERS)
+
     @property
     def memory_bytes(self) -> int:
         """Memory that the engine itself holds."""
         return self._engine.memory_bytes
+
+    def memory_bytes_in_units(self, unit_bytes: int) -> int:
+        """What another engine of this kind would hold."""
+        return self._workers(self.engine) * _bounce_bytes(self.engine, unit_bytes)
 
     @property
     def counters(self) -> DiskCounters:
@@ -298,6 +308,12 @@ class File:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _bounce_bytes(engine: str, unit_bytes: int) -> int:
+    """Of each worker: a quarter of it is the longest read that is not straight into its place."""
+    usual = _URING_BOUNCE_BYTES if engine == "uring" else _POOL_BOUNCE_BYTES
+    return max(usual, 4 * unit_bytes)
 
 
 def _ints(values: Ints) -> NDArray[np.int64]:

@@ -92,7 +92,7 @@ class Feed:
         times = RunTimes()
         entry = EpochRecord(stream=stream.name.lower(), epoch=epoch)
         computed: deque[Event] = deque(maxlen=_MOST_EVENTS)
-        before = DriveUse.now(self.store.disk.counters)
+        before = DriveUse.now(self.store.counters)
         start = time.perf_counter()
         batches = self._strategy.batches(tasks, times)
         try:
@@ -105,7 +105,7 @@ class Feed:
         finally:
             batches.close()  # type: ignore[attr-defined]
             if not sys.is_finalizing():  # else left open at the end of the program: nobody reads on
-                after = DriveUse.now(self.store.disk.counters)
+                after = DriveUse.now(self.store.counters)
                 entry.finish(time.perf_counter() - start, times, before, after)
                 times.events += computed
                 self._add_to_record(entry, times, start)

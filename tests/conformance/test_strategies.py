@@ -27,7 +27,7 @@ OTHERS = [name for name in STRATEGIES if name != "memory"]
 # Strategies with options that change what is read and when.
 VARIANTS = [
     "ginex:superbatch=2:neighbors=0.5",
-    "ginex:superbatch=3:overlap=false",
+    "ginex:superbatch=3:overlap=false:read_unit=65536",
     "ginex:superbatch=2:mode=handover",
     "ginex:superbatch=2:policy=lru",
     "ginex:superbatch=2:policy=static:mode=handover:metric=out",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.disk import Disk, File, Ints, Pending, aligned_empty
+from outcrop.disk import Disk, DiskCounters, File, Ints, Pending, aligned_empty
 from outcrop.errors import CorruptError, OptionError, StoreError
 from outcrop.options import DiskOptions
 from outcrop.store.arrays import load_array, map_array, read_blocks
@@ -33,6 +34,7 @@ class GraphStore:
         for name in self.manifest.arrays:
             self._check_file(name)
         self._disk_options = disk
+        self._more_disks: list[Disk] = []
 
     def _check_file(self, name: str) -> None:
         entry = self.manifest.arrays[name]
@@ -149,6 +151,20 @@ class GraphStore:
         encoding = self.encoding
         return FeatureRows(self.disk, self.file("features"), self._entry("features"), encoding)
 
+    def features_in_units(self, unit_bytes: int) -> FeatureRows:
+        """The same rows, read by an engine of their own whose smallest read is so large."""
+        options = replace(self.disk.options, unit_bytes=unit_bytes)
+        if unit_bytes > options.max_request_bytes:
+            options = replace(options, max_request_bytes=unit_bytes)
+        disk = Disk(options)
+        self._more_disks.append(disk)
+        return FeatureRows(disk, self.file("features"), self._entry("features"), self.encoding)
+
+    @property
+    def counters(self) -> DiskCounters:
+        """Of all engines that read this store."""
+        return sum((disk.counters for disk in self._more_disks), self.disk.counters)
+
     @cached_property
     def derived(self) -> DerivedLayouts:
         """What strategies keep beside the store's own arrays."""
@@ -162,6 +178,8 @@ class GraphStore:
     def close(self) -> None:
         if "disk" in self.__dict__:
             self.disk.close()
+        for disk in self._more_disks:
+            disk.close()
 
     def __enter__(self) -> GraphStore:
         return self

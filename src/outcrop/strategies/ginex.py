@@ -57,6 +57,7 @@ _WRITER_BYTES = 2 << 20
 # Memory to overlap with is worth it where it is less than such a part of what caches may have.
 _SMALL_PART = 8
 _PAGE_BYTES = 4096
+_USUAL_UNIT = 4096
 _POLICY_SLOT_BYTES = {
     "belady": Belady.slot_bytes,
     "lru": Lru.slot_bytes,
@@ -83,7 +84,14 @@ class GinexOptions:
     """Whether the next superbatch is sampled and planned during the main loop (split), in memory of
     its own; else in that of the batches, which wait. None: where that memory is a small part."""
 
+    read_unit: int = 4096
+    """Bytes of the smallest read of a missing row, and what it is aligned to: 4 KiB to 1 MiB."""
+
     def __post_init__(self) -> None:
+        if not 4096 <= self.read_unit <= 1 << 20 or self.read_unit & (self.read_unit - 1):
+            raise OptionError(
+                f"ginex: read_unit must be a power of two, 4096 to 1048576 (got {self.read_unit})"
+            )
         if self.superbatch is not None and self.superbatch < 1:
             raise OptionError(f"ginex: superbatch must be at least 1 (got {self.superbatch})")
         if not 0 <= self.neighbors <= 1:
@@ -105,6 +113,8 @@ class Ginex(Strategy):
         needs = {"superbatch": _loop_bytes(means), "planning": _planning_bytes(means)}
         if options.topology == "cache":
             needs["index"] = store.array_bytes("indptr")
+        if options.read_unit != _USUAL_UNIT and store.has("features"):
+            needs["disk engine for rows"] = store.disk.memory_bytes_in_units(options.read_unit)
         spare = max(means.spare_bytes - sum(needs.values()), 0)
         if options.topology == "cache" and not _hands_over(means):
             share = options.neighbors if store.has("features") else 1.0
@@ -157,7 +167,9 @@ class Ginex(Strategy):
         slots = job.charges["feature cache"] // _slot_bytes(job)
         row_bytes = store.encoding.row_bytes
         memory = self.memory[: slots * row_bytes].reshape(slots, row_bytes)
-        self.rows = CachedRows(store.features, memory, cpu_count())
+        unit = job.options.read_unit
+        rows = store.features if unit == _USUAL_UNIT else store.features_in_units(unit)
+        self.rows = CachedRows(rows, memory, cpu_count())
         keeps = not self.hands_over
         if job.options.policy == "belady":
             self.policy = Belady(store.num_nodes, slots, keeps=keeps)
