@@ -12,8 +12,8 @@ namespace outcrop::bindings {
 
 namespace nb = nanobind;
 
-// One-dimensional contiguous arrays in memory; const ones are inputs. nanobind would convert them
-// (and cut 64 bits to 32) where .noconvert() does not forbid it.
+// One-dimensional contiguous arrays in memory; const ones are inputs. Every array argument is bound
+// with .noconvert(): nanobind would else cut 64 bits to 32, or write results into a copy.
 template <typename T>
 using Array1 = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 // Any contiguous array, taken as bytes.

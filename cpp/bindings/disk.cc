@@ -267,12 +267,15 @@ void BindEngine(nb::module_& m) {
       .def("__init__", &MakeEngine, nb::kw_only(), nb::arg("uring"), nb::arg("workers"),
            nb::arg("queue_depth"), nb::arg("bounce_bytes"), nb::arg("unit_bytes"),
            nb::arg("gap_bytes"), nb::arg("max_request_bytes"), nb::arg("faults") = nb::none())
-      .def("read_extents", &ReadExtents, nb::arg("file"), nb::arg("offsets"), nb::arg("lengths"),
-           nb::arg("places"), nb::arg("out"))
+      .def("read_extents", &ReadExtents, nb::arg("file"), nb::arg("offsets").noconvert(),
+           nb::arg("lengths").noconvert(), nb::arg("places").noconvert(),
+           nb::arg("out").noconvert())
       .def("read_rows", &ReadRows, nb::arg("file"), nb::arg("base"), nb::arg("row_bytes"),
-           nb::arg("ids"), nb::arg("places").none(), nb::arg("out"))
-      .def("write_extents", &WriteExtents, nb::arg("file"), nb::arg("offsets"), nb::arg("lengths"),
-           nb::arg("places"), nb::arg("source"))
+           nb::arg("ids").noconvert(), nb::arg("places").none().noconvert(),
+           nb::arg("out").noconvert())
+      .def("write_extents", &WriteExtents, nb::arg("file"), nb::arg("offsets").noconvert(),
+           nb::arg("lengths").noconvert(), nb::arg("places").noconvert(),
+           nb::arg("source").noconvert())
       .def("close", &Engine::Close, Unlocked())
       .def_prop_ro("memory_bytes", &Engine::memory_bytes)
       .def("counters", &Engine::counters);

@@ -132,12 +132,12 @@ void BindCsc(nb::module_& m) {
       .def(
           "finish",
           [](ingest::CscWriter& self, Array1<int64_t> indptr) { return self.Finish(Span(indptr)); },
-          nb::arg("indptr"))
+          nb::arg("indptr").noconvert())
       .def_prop_ro("num_edges", &ingest::CscWriter::num_edges);
   const auto def_write = [&]<typename Index>(std::type_identity<Index>) {
-    writer.def("write", &WriteCsc<Index>, nb::arg("records"), nb::arg("count"), nb::arg("indices"),
-               nb::arg("numbers").none(), nb::arg("indptr"), nb::arg("wide"), nb::arg("numbered"),
-               Unlocked());
+    writer.def("write", &WriteCsc<Index>, nb::arg("records").noconvert(), nb::arg("count"),
+               nb::arg("indices").noconvert(), nb::arg("numbers").none().noconvert(),
+               nb::arg("indptr").noconvert(), nb::arg("wide"), nb::arg("numbered"), Unlocked());
   };
   def_write(std::type_identity<int32_t>());
   def_write(std::type_identity<int64_t>());
@@ -149,10 +149,10 @@ void BindIdSet(nb::module_& m) {
       .def(nb::init<uint64_t>(), nb::arg("capacity"))
       .def(
           "add", [](IdSet& self, Array1<const int64_t> ids) { return self.Add(Span(ids)); },
-          nb::arg("ids"), Unlocked())
+          nb::arg("ids").noconvert(), Unlocked())
       .def(
           "add_new", [](IdSet& self, Array1<const int64_t> ids) { return self.AddNew(Span(ids)); },
-          nb::arg("ids"), Unlocked())
+          nb::arg("ids").noconvert(), Unlocked())
       .def("seal", &IdSet::Seal, Unlocked())
       .def(
           "relabel",
@@ -163,14 +163,14 @@ void BindIdSet(nb::module_& m) {
               self.Relabel(RecordSpan<ingest::Edge<uint64_t>>(records, count));
             }
           },
-          nb::arg("records"), nb::arg("count"), nb::arg("numbered"), Unlocked())
+          nb::arg("records").noconvert(), nb::arg("count"), nb::arg("numbered"), Unlocked())
       .def(
           "list",
           [](const IdSet& self, uint64_t from, Array1<int64_t> out) {
             const size_t count = self.List(&from, Span(out));
             return std::pair(count, from);
           },
-          nb::arg("from_id"), nb::arg("out"), Unlocked())
+          nb::arg("from_id"), nb::arg("out").noconvert(), Unlocked())
       .def_static("memory_bytes", &IdSet::MemoryBytes, nb::arg("capacity"));
 }
 
@@ -195,25 +195,27 @@ void BindText(nb::module_& m) {
         return ingest::ParseEdges({reinterpret_cast<const char*>(text.data()), text.size()}, final,
                                   Span(sources), Span(targets));
       },
-      nb::arg("text"), nb::arg("final"), nb::arg("sources"), nb::arg("targets"), Unlocked());
+      nb::arg("text").noconvert(), nb::arg("final"), nb::arg("sources").noconvert(),
+      nb::arg("targets").noconvert(), Unlocked());
 }
 
 }  // namespace
 
 void BindIngest(nb::module_& m) {
   m.def("record_bytes", &RecordBytes, nb::arg("wide"), nb::arg("numbered"));
-  m.def("pack_edges", &PackEdges, nb::arg("sources"), nb::arg("targets"), nb::arg("num_nodes"),
-        nb::arg("undirected"), nb::arg("drop_loops"), nb::arg("first_number"), nb::arg("out"),
-        nb::arg("wide"), nb::arg("numbered"), Unlocked());
-  m.def("sort_edges", &SortEdges, nb::arg("records"), nb::arg("count"), nb::arg("scratch"),
-        nb::arg("by_source"), nb::arg("wide"), nb::arg("numbered"), Unlocked());
+  m.def("pack_edges", &PackEdges, nb::arg("sources").noconvert(), nb::arg("targets").noconvert(),
+        nb::arg("num_nodes"), nb::arg("undirected"), nb::arg("drop_loops"), nb::arg("first_number"),
+        nb::arg("out").noconvert(), nb::arg("wide"), nb::arg("numbered"), Unlocked());
+  m.def("sort_edges", &SortEdges, nb::arg("records").noconvert(), nb::arg("count"),
+        nb::arg("scratch").noconvert(), nb::arg("by_source"), nb::arg("wide"), nb::arg("numbered"),
+        Unlocked());
   nb::class_<AnyMerger>(m, "Merger")
       .def(nb::init<size_t, bool, bool, bool>(), nb::arg("runs"), nb::arg("by_source"),
            nb::arg("wide"), nb::arg("numbered"))
-      .def("set_window", &AnyMerger::SetWindow, nb::arg("run"), nb::arg("window"), nb::arg("count"),
-           nb::arg("last"))
+      .def("set_window", &AnyMerger::SetWindow, nb::arg("run"), nb::arg("window").noconvert(),
+           nb::arg("count"), nb::arg("last"))
       .def("window_empty", &AnyMerger::WindowEmpty, nb::arg("run"))
-      .def("merge", &AnyMerger::Merge, nb::arg("out"));
+      .def("merge", &AnyMerger::Merge, nb::arg("out").noconvert());
   BindCsc(m);
   BindIdSet(m);
   BindText(m);

@@ -41,34 +41,36 @@ void BindSynth(nb::module_& m) {
   nb::class_<RmatGraph>(m, "RmatGraph")
       .def(nb::init<uint64_t, double, double, double, uint64_t>(), nb::arg("num_nodes"),
            nb::arg("a"), nb::arg("b"), nb::arg("c"), nb::arg("seed"))
-      .def("edges", &Edges<RmatGraph>, nb::arg("first"), nb::arg("count"), nb::arg("out"),
-           nb::arg("wide"), Unlocked());
+      .def("edges", &Edges<RmatGraph>, nb::arg("first"), nb::arg("count"),
+           nb::arg("out").noconvert(), nb::arg("wide"), Unlocked());
   nb::class_<CommunityGraph>(m, "CommunityGraph")
       .def(nb::init<uint64_t, uint64_t, uint64_t, double, uint64_t>(), nb::arg("num_nodes"),
            nb::arg("communities"), nb::arg("classes"), nb::arg("homophily"), nb::arg("seed"))
-      .def("edges", &Edges<CommunityGraph>, nb::arg("first"), nb::arg("count"), nb::arg("out"),
-           nb::arg("wide"), Unlocked())
+      .def("edges", &Edges<CommunityGraph>, nb::arg("first"), nb::arg("count"),
+           nb::arg("out").noconvert(), nb::arg("wide"), Unlocked())
       .def(
           "labels",
           [](const CommunityGraph& self, uint64_t first, Array1<int64_t> out) {
             self.Labels(first, Span(out));
           },
-          nb::arg("first"), nb::arg("out"), Unlocked());
+          nb::arg("first"), nb::arg("out").noconvert(), Unlocked());
   m.def(
       "random_labels",
       [](uint64_t classes, uint64_t seed, uint64_t first, Array1<int64_t> out) {
         ingest::RandomLabels(classes, seed, first, Span(out));
       },
-      nb::arg("classes"), nb::arg("seed"), nb::arg("first"), nb::arg("out"), Unlocked());
+      nb::arg("classes"), nb::arg("seed"), nb::arg("first"), nb::arg("out").noconvert(),
+      Unlocked());
   m.def(
       "random_order",
       [](uint64_t num_nodes, uint64_t seed, uint64_t first, Array1<int64_t> out) {
         Require(first + out.size() <= num_nodes, "more nodes wanted than there are");
         ingest::RandomOrder(num_nodes, seed, first, Span(out));
       },
-      nb::arg("num_nodes"), nb::arg("seed"), nb::arg("first"), nb::arg("out"), Unlocked());
+      nb::arg("num_nodes"), nb::arg("seed"), nb::arg("first"), nb::arg("out").noconvert(),
+      Unlocked());
   m.def("features", &Features, nb::arg("seed"), nb::arg("signal"), nb::arg("first"),
-        nb::arg("labels"), nb::arg("out"), Unlocked());
+        nb::arg("labels").noconvert(), nb::arg("out").noconvert(), Unlocked());
   nb::class_<Expansion>(m, "Expansion")
       .def(
           "__init__",
@@ -77,13 +79,16 @@ void BindSynth(nb::module_& m) {
             Require(kernel.size() == copies * copies, "kernel must be copies x copies");
             new (self) Expansion(num_nodes, copies, Span(kernel), seed);
           },
-          nb::arg("num_nodes"), nb::arg("copies"), nb::arg("kernel"), nb::arg("seed"))
-      .def("expand", &Expand<int32_t, int32_t>, nb::arg("copy"), nb::arg("indptr"),
-           nb::arg("indices"), nb::arg("out"), nb::arg("degrees"), Unlocked())
-      .def("expand", &Expand<int32_t, int64_t>, nb::arg("copy"), nb::arg("indptr"),
-           nb::arg("indices"), nb::arg("out"), nb::arg("degrees"), Unlocked())
-      .def("expand", &Expand<int64_t, int64_t>, nb::arg("copy"), nb::arg("indptr"),
-           nb::arg("indices"), nb::arg("out"), nb::arg("degrees"), Unlocked());
+          nb::arg("num_nodes"), nb::arg("copies"), nb::arg("kernel").noconvert(), nb::arg("seed"))
+      .def("expand", &Expand<int32_t, int32_t>, nb::arg("copy"), nb::arg("indptr").noconvert(),
+           nb::arg("indices").noconvert(), nb::arg("out").noconvert(),
+           nb::arg("degrees").noconvert(), Unlocked())
+      .def("expand", &Expand<int32_t, int64_t>, nb::arg("copy"), nb::arg("indptr").noconvert(),
+           nb::arg("indices").noconvert(), nb::arg("out").noconvert(),
+           nb::arg("degrees").noconvert(), Unlocked())
+      .def("expand", &Expand<int64_t, int64_t>, nb::arg("copy"), nb::arg("indptr").noconvert(),
+           nb::arg("indices").noconvert(), nb::arg("out").noconvert(),
+           nb::arg("degrees").noconvert(), Unlocked());
 }
 
 }  // namespace outcrop::bindings
