@@ -11,6 +11,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -324,6 +325,27 @@ def test_the_record_counts_what_was_delivered(store: GraphStore) -> None:
     assert set(epoch.stages) == {"sample", "gather", "compute"}
     assert epoch.seconds >= epoch.stall_seconds > 0
     assert loader.record.as_dict()["epochs"][0]["batches"] == 7
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_queue_lengths_are_of_the_run_that_is_open(store: GraphStore, strategy: str) -> None:
+    loader = make(store, strategy=strategy)
+    lengths = loader.feed.queue_lengths
+    assert lengths() == {}
+    run: Any = loader.epoch(0)
+    with closing(run) as batches:
+        next(batches)
+        deadline = time.monotonic() + 20
+        while not lengths()["consumer"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        # A second run, while the first stays open.
+        second: Any = loader.sibling("val").epoch(0)
+        with closing(second) as others:
+            next(others)
+            assert "consumer" in lengths()
+        assert lengths()["consumer"] > 0
+    assert lengths() == {}
 
 
 # Endings and errors

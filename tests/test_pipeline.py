@@ -180,6 +180,31 @@ def test_work_runs_on_several_items_at_once() -> None:
 # Depth
 
 
+def test_queue_lengths_are_of_the_items_that_wait() -> None:
+    gate = threading.Semaphore(0)
+
+    def pass_gate(item: int) -> int:
+        gate.acquire()
+        return item
+
+    pipeline = Pipeline(range(10), [Stage("first", same), Stage("second", pass_gate)], depth=5)
+    assert pipeline.queue_lengths == {"first": 0, "second": 0, "consumer": 0}
+    results = iter(pipeline)
+    gate.release()
+    assert next(results) == 0
+    # One of five is at work in the second stage.
+    wait_for(lambda: pipeline.queue_lengths == {"first": 0, "second": 4, "consumer": 0})
+    for _ in range(3):
+        gate.release()
+    wait_for(lambda: pipeline.queue_lengths == {"first": 0, "second": 1, "consumer": 3})
+    assert next(results) == 1
+    wait_for(lambda: pipeline.queue_lengths == {"first": 0, "second": 2, "consumer": 2})
+    for _ in range(10):
+        gate.release()
+    results.close()
+    assert set(pipeline.queue_lengths.values()) == {0}
+
+
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("depth", [1, 2, 5])
 def test_depth_is_reached_and_never_exceeded(depth: int, order: Order) -> None:

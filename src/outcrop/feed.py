@@ -74,6 +74,7 @@ class Feed:
         charges = made.needs(means)
         self.budget.charge({**common, **charges}, sizes.batch_bytes, _MIN_BATCHES)
         self._pool = self.budget.slabs()
+        self._runs: list[RunTimes] = []  # those that are open; the last one is shown
         depth = min(self._pool.limit_bytes // sizes.batch_bytes - 1, _MOST_AHEAD)
         maker = BatchMaker(self._pool, rows, store.load_labels() if rows.labels else None)
         start = time.perf_counter()
@@ -95,6 +96,7 @@ class Feed:
         before = DriveUse.now(self.store.counters)
         start = time.perf_counter()
         batches = self._strategy.batches(tasks, times)
+        self._runs.append(times)
         try:
             for number, batch in enumerate(batches):
                 entry.count(batch)
@@ -104,11 +106,20 @@ class Feed:
                 computed.append(Event("compute", number, begin, time.perf_counter()))
         finally:
             batches.close()  # type: ignore[attr-defined]
+            self._runs = [run for run in self._runs if run is not times]
             if not sys.is_finalizing():  # else left open at the end of the program: nobody reads on
                 after = DriveUse.now(self.store.counters)
                 entry.finish(time.perf_counter() - start, times, before, after)
                 times.events += computed
                 self._add_to_record(entry, times, start)
+
+    def queue_lengths(self) -> dict[str, int]:
+        """How many batches wait before each stage of the current run, and for the loop.
+
+        May be called on any thread; empty between runs.
+        """
+        runs = self._runs
+        return runs[-1].queue_lengths if runs else {}
 
     def _add_to_record(self, entry: EpochRecord, times: RunTimes, start: float) -> None:
         self.record.peak_batch_bytes = self._pool.peak_bytes

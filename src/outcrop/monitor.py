@@ -5,27 +5,35 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
+
+Gauge = Callable[[], Mapping[str, float]]
+"""Values of this moment, by name; called on the monitor's thread."""
 
 _SECTOR_BYTES = 512  # of /proc/diskstats, whatever the drive's own
 
 
 class Monitor:
     """Samples while it is open. Columns: seconds, cpu_share, iowait_share, drive_bytes_per_second,
-    drive_reads_per_second, faults_per_second, refaults_per_second, and whatever `gauges` tell."""
+    drive_reads_per_second, faults_per_second, refaults_per_second, and whatever gauges tell."""
 
-    def __init__(
-        self, path: Path, gauges: dict[str, Callable[[], float]] | None = None, every: float = 1.0
-    ) -> None:
-        """`path`: a file on the drive that is watched. `gauges`: values to ask for, by name."""
+    def __init__(self, path: Path, every: float = 1.0) -> None:
+        """`path`: a file on the drive that is watched."""
         self._device = _block_device(path)
-        self._gauges = gauges or {}
+        self._gauges: list[tuple[str, Gauge]] = []
         self._every = every
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="outcrop-monitor", daemon=True)
         self.series: dict[str, list[float]] = {}
+
+    def add(self, gauge: Gauge, prefix: str = "") -> None:
+        """Asks it too from now on, open or not; its columns are called `prefix` + name.
+
+        What a gauge does not tell, before its first value or later, is 0.
+        """
+        self._gauges.append((prefix, gauge))
 
     def __enter__(self) -> Monitor:
         self._thread.start()
@@ -56,11 +64,26 @@ class Monitor:
                 "drive_reads_per_second": changed["drive_reads"] / passed,
                 "faults_per_second": changed["faults"] / passed,
                 "refaults_per_second": changed["refaults"] / passed,
-                **{name: gauge() for name, gauge in self._gauges.items()},
+                **self._gauged(),
             }
-            for name, value in row.items():
-                self.series.setdefault(name, []).append(round(value, 4))
+            self._append(row)
             last, before = now, after
+
+    def _gauged(self) -> dict[str, float]:
+        return {
+            f"{prefix}{name}".replace(" ", "_"): value
+            for prefix, gauge in self._gauges
+            for name, value in gauge().items()
+        }
+
+    def _append(self, row: dict[str, float]) -> None:
+        """Columns stay as long as each other, whichever the row has."""
+        length = len(self.series.get("seconds", ()))
+        for name in row:
+            if name not in self.series:
+                self.series[name] = [0.0] * length
+        for name, column in self.series.items():
+            column.append(round(row.get(name, 0.0), 4))
 
     def _counters(self) -> dict[str, int]:
         user, nice, system, idle, iowait, irq, softirq, *_ = (

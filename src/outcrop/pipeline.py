@@ -169,6 +169,12 @@ class Pipeline:
             return {place.name: replace(place.times) for place in self._places}
 
     @property
+    def queue_lengths(self) -> dict[str, int]:
+        """How many items wait now before each stage, and for the loop: "consumer"."""
+        with self._lock:
+            return {place.name: len(place.ready) for place in self._places[1:]}
+
+    @property
     def consumer_wait_seconds(self) -> float:
         """How long the loop waited for results."""
         return self._consumer.times.wait_seconds

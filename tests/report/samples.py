@@ -95,12 +95,14 @@ def _series(rng: random.Random, seconds: float, name: str) -> dict[str, list[flo
     return {
         "seconds": [1.0 + i for i in range(count)],
         "cpu_share": [round(rng.uniform(0.3, 0.9), 4) for _ in range(count)],
+        "gpu_share": [round(rng.uniform(0.1, 0.6), 4) for _ in range(count)],
         "iowait_share": [round(rng.uniform(0, 0.4) * level, 4) for _ in range(count)],
         "drive_bytes_per_second": [round(rng.uniform(1e9, 2e9) * level, 1) for _ in range(count)],
         "drive_reads_per_second": [round(rng.uniform(1e5, 2e5) * level, 1) for _ in range(count)],
         "faults_per_second": [round(rng.uniform(0, 2e4), 1) for _ in range(count)],
         "refaults_per_second": [0.0] * count,
-        "batches_ready": [float(rng.randrange(5)) for _ in range(count)],
+        "queue_gather": [float(rng.randrange(2)) for _ in range(count)],
+        "queue_consumer": [float(rng.randrange(5)) for _ in range(count)],
     }
 
 

@@ -86,6 +86,8 @@ def test_series_and_history_are_the_records() -> None:
     page = Parsed(render({"run.json": record}))
     for name, column in record["series"].items():
         assert [row[name.replace("_", " ")] for row in page.rows("Series")] == column
+    for title in ("Batches ready for the training loop", "Batches waiting for gather", "GPU busy"):
+        assert title in page.text["h3"]
     for row, epoch in zip(page.rows("Learning"), record["history"], strict=True):
         assert row["epoch"] == epoch["epoch"] + 1
         assert all(row[name] == epoch[name] for name in ("loss", "val", "test", "seconds"))

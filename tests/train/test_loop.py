@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ import outcrop
 from outcrop.cli import app
 from outcrop.errors import LockedError, OptionError, StoreError
 from outcrop.ingest.synthetic import SynthOptions, synthesise
+from outcrop.monitor import Monitor
 from outcrop.store.locks import DirectoryLock
 from outcrop.store.store import GraphStore
-from outcrop.train import TrainOptions, TrainReporter, fit, load_checkpoint, load_model
+from outcrop.train import TrainOptions, TrainReporter, fit, load_checkpoint, load_model, loop
 from outcrop.train.reporter import EpochResult
 from tests.cage import OUTCROP
 from tests.conftest import SOAK
@@ -293,3 +295,13 @@ def test_bad_commands_say_what_is_wrong(path: Path, flags: list[str], message: s
 
 def test_outcrop_train_is_importable_lazily() -> None:
     assert outcrop.train.fit is fit
+
+
+def test_the_series_has_the_queues_of_the_pipeline(
+    store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "Monitor", partial(Monitor, every=0.002))
+    series = fit(store, TrainOptions(**SMALL)).series
+    assert {"queue_sample", "queue_gather", "queue_consumer"} <= set(series)
+    assert len({len(column) for column in series.values()}) == 1
+    assert max(series["queue_consumer"]) > 0

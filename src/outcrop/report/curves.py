@@ -212,6 +212,7 @@ _SERIES = {
     "cpu_share": ("CPU busy", "%", 100.0),
     "iowait_share": ("CPU waiting for I/O", "%", 100.0),
     "gpu_share": ("GPU busy", "%", 100.0),
+    "queue_consumer": ("Batches ready for the training loop", "", 1.0),
     "drive_bytes_per_second": ("Drive", "MB/s", 1e-6),
     "drive_reads_per_second": ("Drive", "reads/s", 1.0),
     "faults_per_second": ("Page faults from the drive", "per second", 1.0),
@@ -226,7 +227,7 @@ def series_figure(comparison: Comparison) -> Html | None:
     columns = list(dict.fromkeys(c for _, run in named for c in run.series if c != "seconds"))
     charts = []
     for column in sorted(columns, key=_series_order):
-        title, unit, scale = _SERIES.get(column, (formats.words(column).capitalize(), "", 1.0))
+        title, unit, scale = _SERIES.get(column) or (_title(column), "", 1.0)
         curves = [
             Curve(name, i, list(zip(run.series["seconds"], run.series[column], strict=True)))
             for i, (name, run) in enumerate(named)
@@ -240,8 +241,18 @@ def series_figure(comparison: Comparison) -> Html | None:
     ]  # fmt: skip
     drawing = tag("div", *charts, class_="charts")
     head = ["", "seconds", *map(formats.words, columns)]
-    text = "What the whole machine did, once a second, from the start of each run."
+    text = (
+        "What the whole machine did, once a second, from the start of each run, and how many "
+        "batches waited before each stage: none ready for the loop means that it waits."
+    )
     return figure("Second by second", text, drawing, table("Series", head, rows), anchor="series")
+
+
+def _title(column: str) -> str:
+    """Of a column that is not known by name: a queue, or a gauge of the run."""
+    if column.startswith("queue_"):
+        return f"Batches waiting for {formats.words(column.removeprefix('queue_'))}"
+    return formats.words(column).capitalize()
 
 
 def _series_order(column: str) -> int:

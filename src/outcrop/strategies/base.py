@@ -76,9 +76,22 @@ class RunTimes:
     events: list[Event] = field(default_factory=list)
     hits: dict[str, int] = field(default_factory=dict)
     """Rows found in memory, by tier; a strategy with tiers counts them."""
+    _pipeline: Pipeline | None = field(default=None, init=False, repr=False)
+    """The one that runs now."""
+
+    def follow(self, pipeline: Pipeline) -> None:
+        """From now on its queues are those of this run."""
+        self._pipeline = pipeline
+
+    @property
+    def queue_lengths(self) -> dict[str, int]:
+        """How many items wait before each stage of the pipeline that runs; empty: none does."""
+        pipeline = self._pipeline
+        return {} if pipeline is None else pipeline.queue_lengths
 
     def take(self, pipeline: Pipeline) -> None:
         """Adds what an ended pipeline did for the loop."""
+        self._pipeline = None
         self.take_stages(pipeline)
         self.consumer_wait_seconds += pipeline.consumer_wait_seconds
 

@@ -340,6 +340,7 @@ class _Run:
         # No deeper: the memory of each record that waits would be the cache's.
         self._loop = Pipeline(self._items(superbatches), stages, min(self._job.depth, 2))
         results = iter(self._loop)
+        self._times.follow(self._loop)
         try:
             yield from results
         finally:

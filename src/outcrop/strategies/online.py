@@ -52,6 +52,7 @@ class OnlineStrategy(Strategy):
         samplers = [Sampler(self._job.sampling, self._topology, self._job.seed, self._threads)]
         run = _Run(self._job, samplers, self._gatherer(), tasks)
         results = iter(run.pipeline)
+        times.follow(run.pipeline)
         try:
             yield from results
         finally:

@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from outcrop.errors import OptionError, StoreError
+from outcrop.gpu import GpuMeter
 from outcrop.loader import NeighborLoader, ShaDowLoader
 from outcrop.metrics import LoaderRecord, rss_bytes
 from outcrop.monitor import Monitor
@@ -125,6 +126,10 @@ class _Run:
             self.model.parameters(), lr=options.lr, weight_decay=options.weight_decay
         )
         self.loader = make_loader(store, options, self.device)
+        monitor.add(self.loader.feed.queue_lengths, prefix="queue_")
+        gpu = _gpu_meter(self.device)
+        if gpu is not None:
+            monitor.add(gpu.gauge)
         self.progress = _Progress()
         self.best_weights: dict[str, torch.Tensor] | None = None
         self.memory: MemoryUse | None = None
@@ -300,6 +305,15 @@ def make_loader(store: GraphStore, options: TrainOptions, device: torch.device) 
         )
     depth = len(options.num_neighbors)
     return ShaDowLoader(store, depth, options.num_neighbors[0], "train", **common)
+
+
+def _gpu_meter(device: torch.device) -> GpuMeter | None:
+    """Of the GPU that trains, else of the machine's first."""
+    if device.type != "cuda":
+        return GpuMeter.find()
+    # torch before 2.4 does not know UUIDs: the first GPU must do.
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    return GpuMeter.find(None if uuid is None else str(uuid))
 
 
 def _check_bf16() -> None:
