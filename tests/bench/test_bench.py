@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ from typer.testing import CliRunner
 
 from outcrop import strategies
 from outcrop.batch import Prepared
-from outcrop.bench import compare
+from outcrop.bench import compare, worker
 from outcrop.bench.compare import BenchOptions, check_digests, plan_memory, run_bench
 from outcrop.bench.drive import DriveRates, measure_drive
 from outcrop.bench.worker import Job, run_job
 from outcrop.cli import app
 from outcrop.errors import OptionError
 from outcrop.metrics import read_record
+from outcrop.monitor import Monitor
 from outcrop.sample.seeds import Task
 from outcrop.store.store import GraphStore
 from outcrop.strategies.base import RunTimes
@@ -67,6 +69,15 @@ def test_a_record_says_what_was_measured(path: Path) -> None:
     assert values["loader"]["events"] and values["digest"]
     assert values["store"]["feature_bytes"] == 2000 * 32
     assert values["process"]["peak_rss_bytes"] > 0
+
+
+def test_the_series_has_the_queues_of_the_pipeline(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "Monitor", partial(Monitor, every=0.002))
+    series = run_job(job(path, "direct", model="sage", check_batches=0)).series
+    assert {"queue_sample", "queue_gather", "queue_consumer"} <= set(series)
+    assert max(series["queue_consumer"]) > 0
 
 
 def test_the_check_fails_when_one_byte_of_one_batch_is_altered(

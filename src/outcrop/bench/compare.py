@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import statistics
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from outcrop.bench.drive import DriveRates, forget, measure_drive
-from outcrop.bench.peers import PEERS, peers_present
+from outcrop.bench.peers import PEERS, peer_missing
 from outcrop.bench.worker import Job
 from outcrop.cage import run_caged
 from outcrop.environment import command_line, machine_facts, now, store_facts, versions
@@ -135,7 +134,7 @@ def run_bench(path: Path, options: BenchOptions, out: Path, say: Say) -> dict[st
     )
     out.mkdir(parents=True, exist_ok=True)
     runs = _Runs(path, options, plan, out, say)
-    measured = [name for name in options.strategies if name not in PEERS or peers_present()]
+    measured = [n for n in options.strategies if n not in PEERS or peer_missing(n) is None]
     for repeat in range(options.repeat):
         for strategy in measured:
             runs.measure(strategy, repeat)
@@ -297,14 +296,8 @@ def check_digests(records: Sequence[dict[str, Any]], batches: int) -> dict[str, 
 
 def absent_peers() -> list[dict[str, Any]]:
     """Systems of others that could be measured beside, were they installed."""
-    rows = []
-    if not peers_present():
-        note = "needs torch-sparse or pyg-lib; see benchmarks/peers.md"
-        rows += [_row(name, "peer", "absent", note=note) for name in PEERS]
-    if not importlib.util.find_spec("dgl"):
-        note = "needs dgl with GraphBolt, which is not there for this torch"
-        rows.append(_row("graphbolt", "peer", "absent", note=note))
-    return rows
+    missing = {name: peer_missing(name) for name in PEERS}
+    return [_row(name, "peer", "absent", note=note) for name, note in missing.items() if note]
 
 
 def limits(
@@ -314,9 +307,10 @@ def limits(
     options: BenchOptions,
 ) -> list[dict[str, Any]]:
     """What the wanted bytes would take if they lay in sequence, and scanning everything."""
-    if not records:
+    known = [record for record in records if record["name"] not in PEERS]
+    if not known:
         return []
-    epoch = next(r for r in records if r["name"] not in PEERS)["loader"]["epochs"][0]
+    epoch = known[0]["loader"]["epochs"][0]
     per_batch = epoch["rows"] / max(epoch["batches"], 1) * store["row_bytes"]
     rate = drive.sequential_bytes_per_second
     found = {

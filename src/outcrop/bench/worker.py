@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from outcrop.bench.digest import digest_batches
-from outcrop.bench.peers import PEERS, PygPeer
+from outcrop.bench.peers import PEERS, PeerBatch, open_peer
 from outcrop.environment import machine_facts, now, process_facts, store_facts, versions
+from outcrop.errors import OptionError
+from outcrop.gpu import GpuMeter
 from outcrop.metrics import EpochRecord, RunRecord, drive_read_bytes
 from outcrop.monitor import Monitor
 from outcrop.store.store import GraphStore
@@ -43,6 +45,13 @@ class Job:
     """Where the record goes."""
 
 
+# Zeros would be claims.
+_NOT_KNOWN_OF_PEERS = dict.fromkeys(
+    ("stall_seconds", "hits", "read_requests", "bytes_wanted", "bytes_read", "read_amplification",
+     "stages")
+)  # fmt: skip
+
+
 def run_job(job: Job) -> RunRecord:
     return run_peer(job) if job.strategy in PEERS else run_strategy(job)
 
@@ -57,7 +66,9 @@ def run_strategy(job: Job) -> RunRecord:
         )  # fmt: skip
         step = _trainer(job, store)
         timed, distinct = [], []
-        with Monitor(store.path) as monitor:
+        monitor = _monitor(store)
+        monitor.add(loader.feed.queue_lengths, prefix="queue_")
+        with monitor:
             for epoch in range(job.epochs):
                 batches = loader.epoch(epoch, job.warmup + job.batches)
                 seconds, rows = _time(batches, step, job.warmup, store.num_nodes)
@@ -74,11 +85,16 @@ def run_strategy(job: Job) -> RunRecord:
 
 
 def run_peer(job: Job) -> RunRecord:
-    """PyG's own loader; of its inside only the time is known."""
+    """The loader of others: its time, and what is in the batches that it delivers."""
+    if job.strategy == "graphbolt" and job.model != "none":
+        raise OptionError(
+            f"graphbolt's batches have a graph per layer, which PyG's models do not take: its data "
+            f"path is measured alone, with model none (got {job.model})"
+        )
     with GraphStore(job.store) as store, tempfile.TemporaryDirectory(dir=store.path.parent) as at:
         start = time.perf_counter()
-        peer = PygPeer(
-            store, job.strategy, num_neighbors=job.num_neighbors, batch_size=job.batch_size,
+        peer = open_peer(
+            job.strategy, store, num_neighbors=job.num_neighbors, batch_size=job.batch_size,
             scratch=Path(at),
         )  # fmt: skip
         loader: dict[str, Any] = {
@@ -86,17 +102,22 @@ def run_peer(job: Job) -> RunRecord:
             "prepare_seconds": time.perf_counter() - start,
             "epochs": [],
         }
-        step = _trainer(job, store)
-        with Monitor(store.path) as monitor:
+        train = _trainer(job, store)
+        with _monitor(store) as monitor:
             for epoch in range(job.epochs):
-                entry = EpochRecord(stream="train", epoch=epoch, batches=job.warmup + job.batches)
-                before = drive_read_bytes()
-                batches = peer.epoch(entry.batches)
+                entry = EpochRecord(stream="train", epoch=epoch)
+
+                def step(batch: PeerBatch, entry: EpochRecord = entry) -> None:
+                    batch.count(entry)
+                    train(batch.data)
+
+                before, start = drive_read_bytes(), time.perf_counter()
+                batches = peer.epoch(job.warmup + job.batches)
                 seconds, rows = _time(batches, step, job.warmup, store.num_nodes)
+                entry.seconds = time.perf_counter() - start
                 entry.drive_bytes = drive_read_bytes() - before
-                entry.seconds = seconds
                 facts = {"timed_seconds": seconds, "distinct_rows": rows}
-                loader["epochs"].append({**asdict(entry), **facts})
+                loader["epochs"].append({**asdict(entry), **_NOT_KNOWN_OF_PEERS, **facts})
         return _record(job, store, process_facts(), loader, monitor.series, None)
 
 
@@ -122,6 +143,14 @@ def _record(
         series=series,
         digest=digest,
     )
+
+
+def _monitor(store: GraphStore) -> Monitor:
+    monitor = Monitor(store.path)
+    gpu = GpuMeter.find()
+    if gpu is not None:
+        monitor.add(gpu.gauge)
+    return monitor
 
 
 def _time(batches: Iterator[Any], step: Any, warmup: int, num_nodes: int) -> tuple[float, int]:
