@@ -1,4 +1,4 @@
-"""The C++ core, as Python sees it. tests/test_core_stub.py holds this file to the module."""
+"""The C++ core, as Python sees it. tests/test_package.py holds this file to the module."""
 
 from enum import Enum
 from typing import Any
