@@ -307,6 +307,18 @@ class LiveMemory:
         self.now -= pages
 
 
+def test_a_narrow_scan_gives_the_same_numbers(tmp_path: Path, quick_disk: Disk) -> None:
+    batches = [make_batch(t, 10 + t, 20) for t in range(6)]
+    trace = Trace(quick_disk, write(quick_disk, tmp_path / "t", batches))
+    for (task, narrow), (same, wide) in zip(trace.scan(what="narrow"), batches, strict=True):
+        assert narrow.nodes.dtype == narrow.edge_ids.dtype == np.int32
+        assert np.array_equal(narrow.nodes, wide.nodes)
+        assert np.array_equal(narrow.edge_ids, wide.edge_ids)
+        assert np.array_equal(narrow.sources, wide.sources)
+        assert np.array_equal(task.seeds, same.seeds)
+        assert task.seeds.dtype == np.int64
+
+
 def test_a_scan_can_go_backwards(tmp_path: Path, quick_disk: Disk) -> None:
     batches = [make_batch(t, 10 + t, 20) for t in range(6)]
     trace = Trace(quick_disk, write(quick_disk, tmp_path / "t", batches))
@@ -720,7 +732,7 @@ def test_bad_arguments_are_refused_and_nothing_is_appended(
             trace.scan(first, last)
     with pytest.raises(IndexError):
         trace.nodes(1)
-    with pytest.raises(OptionError, match="all or nodes"):
+    with pytest.raises(OptionError, match="all, narrow or nodes"):
         trace.scan(what="edges")  # type: ignore[call-overload]
     with pytest.raises(OptionError, match="plain values"):
         TraceWriter(quick_disk, tmp_path / "u", **GRAPH, identity={"a": {1, 2}})

@@ -35,6 +35,7 @@ Bytes = NDArray[np.uint8]
 Batch = tuple[Task, Subgraph]
 _All = Literal["all"]
 _Nodes = Literal["nodes"]
+_Narrow = Literal["narrow"]
 _Item = TypeVar("_Item")
 _Count = TypeVar("_Count", int, Ids)
 
@@ -269,7 +270,7 @@ class TraceReader(AbstractContextManager["TraceReader"]):
         last: int | None = ...,
         *,
         ahead_bytes: int = ...,
-        what: _All = ...,
+        what: _All | _Narrow = ...,
         backwards: bool = ...,
     ) -> Iterator[Batch]: ...
     @overload
@@ -288,10 +289,13 @@ class TraceReader(AbstractContextManager["TraceReader"]):
         last: int | None = None,
         *,
         ahead_bytes: int = AHEAD_BYTES,
-        what: _All | _Nodes = "all",
+        what: _All | _Nodes | _Narrow = "all",
         backwards: bool = False,
     ) -> Iterator[Batch] | Iterator[Ids]:
         """Batches [first, last), or their node ids; the next ones are read while one is used.
+
+        "narrow": nodes and edge ids as they are stored, in 32 bits where those suffice: for those
+        who copy them anyway.
 
         As many as fit in `ahead_bytes`, at least one. Let L be the largest record (the largest node
         ids, in pages) and W what its ids take in 64 bits (nodes, seeds, edge ids): the reads ahead
@@ -305,16 +309,19 @@ class TraceReader(AbstractContextManager["TraceReader"]):
         reads, wide = self._lengths(self._index[np.array(numbers, np.int64)], what)
         if what == "nodes":
             return self._scan(numbers, reads, wide, ahead_bytes, self._nodes_of)
-        return self._scan(numbers, reads, wide, ahead_bytes, self._batch_of)
+        make = self._batch_of if what == "all" else self._narrow_batch_of
+        return self._scan(numbers, reads, wide, ahead_bytes, make)
 
-    def _lengths(self, index: NDArray[Any], what: _All | _Nodes) -> tuple[Ids, Ids]:
+    def _lengths(self, index: NDArray[Any], what: _All | _Nodes | _Narrow) -> tuple[Ids, Ids]:
         """Per batch: bytes to read, and bytes of its ids in 64 bits."""
         if what == "nodes":  # whole pages, so that they are read straight into place
             return _round_up(index["nodes"] * self._format.node.itemsize), 8 * index["nodes"]
         if what == "all":
             edge_ids = index["edges"] * self.has_edge_ids
             return index["bytes"], 8 * (index["nodes"] + index["seeds"] + edge_ids)
-        raise OptionError(f"what to read is all or nodes (got {what!r})")
+        if what == "narrow":
+            return index["bytes"], 8 * index["seeds"]
+        raise OptionError(f"what to read is all, narrow or nodes (got {what!r})")
 
     def _scan(
         self,
@@ -349,14 +356,20 @@ class TraceReader(AbstractContextManager["TraceReader"]):
         self._verify(t, record, 0, split, "nodes_checksum")
         return next(_widened(memory, record[:split].view(self._format.node)))
 
-    def _batch_of(self, t: int, record: Bytes, memory: Ids) -> Batch:
+    def _narrow_batch_of(self, t: int, record: Bytes, memory: Ids) -> Batch:
+        return self._batch_of(t, record, memory, wide=False)
+
+    def _batch_of(self, t: int, record: Bytes, memory: Ids, *, wide: bool = True) -> Batch:
         counts = [int(self._index[name][t]) for name in _COUNTS]
         split = counts[0] * self._format.node.itemsize
         self._verify(t, record, 0, split, "nodes_checksum")
         self._verify(t, record, split, len(record), "rest_checksum")
         views = self._format.views(record, counts)
         nodes, input_ids, seeds, numbers, edge_ids, edge_counts, sources = views
-        nodes, seeds, edge_ids = _widened(memory, nodes, seeds, edge_ids)
+        if wide:
+            nodes, seeds, edge_ids = _widened(memory, nodes, seeds, edge_ids)
+        else:
+            (seeds,) = _widened(memory, seeds)
         stream, epoch, batch, hops, edge_hops, *lists = numbers.tolist()
         subgraph = (Subgraph if self.has_edge_ids else _WithoutEdgeIds)(
             nodes=nodes,

@@ -56,6 +56,8 @@ _SAMPLERS = 2
 _WRITER_BYTES = 2 << 20
 # Memory to overlap with is worth it where it is less than such a part of what caches may have.
 _SMALL_PART = 8
+# Under way in the main loop. The reads of one fill the drive: more would take the cache's memory.
+_MOST_BATCHES = 2
 _PAGE_BYTES = 4096
 _USUAL_UNIT = 4096
 _POLICY_SLOT_BYTES = {
@@ -220,7 +222,7 @@ class _Superbatch:
 
     def batches(self) -> Iterator[tuple[Task, Subgraph, Changes | None]]:
         changes: Iterator[Changes] = iter(()) if self.plan is None else self.plan.scan()
-        for task, subgraph in self.trace.scan(ahead_bytes=0):
+        for task, subgraph in self.trace.scan(ahead_bytes=0, what="narrow"):
             yield task, subgraph, next(changes, None)
             del task, subgraph
 
@@ -337,8 +339,9 @@ class _Run:
 
     def _main_loop(self, superbatches: Iterator[_Superbatch]) -> Iterator[Prepared]:
         stages = [Stage("load", _same, admit=self._admit), Stage("gather", self._gather)]
-        # No deeper: the memory of each record that waits would be the cache's.
-        self._loop = Pipeline(self._items(superbatches), stages, min(self._job.depth, 2))
+        # One more than batches: the next record is there when memory for it is.
+        depth = min(self._job.depth, _MOST_BATCHES) + 1
+        self._loop = Pipeline(self._items(superbatches), stages, depth)
         results = iter(self._loop)
         self._times.follow(self._loop)
         try:
@@ -480,11 +483,10 @@ def _planning_bytes(means: Means) -> int:
 
 
 def _loop_bytes(means: Means) -> int:
-    """What the main loop takes: a record in use and one ahead, changes, and lists of misses."""
+    """What the main loop takes: records and changes in use and ahead, and lists of misses."""
     nodes = means.sizes.nodes
-    wide = 8 * (nodes + means.sizes.edges + means.seeds.batch_size)
-    changes, misses = 3 * 12 * nodes, 3 * 8 * nodes
-    return 2 * _record_bytes(means) + wide + changes + misses + _WRITER_BYTES
+    records, changes, misses = 3 * _record_bytes(means), 4 * 12 * nodes, 3 * 8 * nodes
+    return records + changes + misses
 
 
 def _slot_bytes(means: Means) -> int:
