@@ -61,6 +61,7 @@ void BindGather(nb::module_& m);
 void BindSample(nb::module_& m);
 void BindBudget(nb::module_& m);
 void BindCache(nb::module_& m);
+void BindRefcount(nb::module_& m);
 void BindNeighbor(nb::module_& m);
 
 }  // namespace outcrop::bindings

@@ -66,6 +66,11 @@ class Pending {
     }
   }
 
+  void Cancel() {
+    CheckProcess();
+    transfer_->Cancel();
+  }
+
   bool done() const {
     CheckProcess();
     return transfer_->done();
@@ -262,7 +267,10 @@ void MakeEngine(Engine* self, bool uring, uint32_t workers, uint32_t queue_depth
 }
 
 void BindEngine(nb::module_& m) {
-  nb::class_<Pending>(m, "Pending").def("wait", &Pending::Wait).def_prop_ro("done", &Pending::done);
+  nb::class_<Pending>(m, "Pending")
+      .def("wait", &Pending::Wait)
+      .def("cancel", &Pending::Cancel)
+      .def_prop_ro("done", &Pending::done);
   nb::class_<Engine>(m, "Engine")
       .def("__init__", &MakeEngine, nb::kw_only(), nb::arg("uring"), nb::arg("workers"),
            nb::arg("queue_depth"), nb::arg("bounce_bytes"), nb::arg("unit_bytes"),

@@ -1,4 +1,8 @@
 // Gather: rows from memory, and decoding.
+#include <nanobind/stl/optional.h>
+
+#include <optional>
+
 #include "bindings/bindings.h"
 #include "gather/decode.h"
 #include "gather/rows.h"
@@ -29,15 +33,27 @@ class RowGatherer {
     num_rows_ = static_cast<int64_t>(rows.nbytes() / row_bytes);
   }
 
-  void Gather(Array1<const int64_t> ids, Floats out) {
-    Require(out.shape(0) == ids.size() && out.shape(1) == rows_.dim, "out must be [ids, dim]");
-    for (int64_t id : Span(ids)) Require(id >= 0 && id < num_rows_, "a row id beyond the array");
-    gather::GatherRows(rows_, Span(ids), pool_, FloatSpan(out));
+  void Gather(Array1<const int64_t> ids, Floats out, std::optional<Array1<const int64_t>> places) {
+    Require(out.shape(1) == rows_.dim, "out must have the dimension of the rows");
+    CheckRange(ids, num_rows_, "a row id beyond the array");
+    std::span<const int64_t> place_span;
+    if (places) {
+      place_span = Span(*places);
+      Require(place_span.size() == ids.size(), "places needs one entry per id");
+      CheckRange(*places, static_cast<int64_t>(out.shape(0)), "a place beyond out");
+    } else {
+      Require(out.shape(0) == ids.size(), "out must be [ids, dim]");
+    }
+    gather::GatherRows(rows_, Span(ids), place_span, pool_, FloatSpan(out));
   }
 
   void Cancel() { pool_.Cancel(); }
 
  private:
+  static void CheckRange(const Array1<const int64_t>& values, int64_t limit, const char* what) {
+    for (int64_t value : Span(values)) Require(value >= 0 && value < limit, what);
+  }
+
   ConstBytes array_;
   gather::RowArray rows_;
   int64_t num_rows_ = 0;
@@ -122,7 +138,7 @@ void BindGather(nb::module_& m) {
            nb::arg("rows").noconvert(), nb::kw_only(), nb::arg("row_bytes"), nb::arg("dim"),
            nb::arg("encoding"), nb::arg("threads"))
       .def("gather", &RowGatherer::Gather, nb::arg("ids").noconvert(), nb::arg("out").noconvert(),
-           Unlocked())
+           nb::arg("places").noconvert() = nb::none(), Unlocked())
       .def("cancel", &RowGatherer::Cancel);
   nb::class_<SlotRows>(m, "SlotRows")
       .def(nb::init<Rows, size_t, gather::Encoding, uint32_t>(), nb::arg("memory").noconvert(),

@@ -10,5 +10,6 @@ NB_MODULE(_core, m) {
   outcrop::bindings::BindSample(m);
   outcrop::bindings::BindBudget(m);
   outcrop::bindings::BindCache(m);
+  outcrop::bindings::BindRefcount(m);
   outcrop::bindings::BindNeighbor(m);
 }

@@ -29,15 +29,16 @@ void PrefetchRow(const std::byte* row, size_t row_bytes) {
   }
 }
 
-void GatherRows(const RowArray& rows, std::span<const int64_t> ids, parallel::Pool& pool,
-                std::span<float> out) {
+void GatherRows(const RowArray& rows, std::span<const int64_t> ids, std::span<const int64_t> places,
+                parallel::Pool& pool, std::span<float> out) {
   const auto row = [&](size_t i) {
     return rows.data + static_cast<size_t>(ids[i]) * rows.row_bytes;
   };
   pool.For(ids.size(), kRowGrain, [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
       if (i + kRowsAhead < end) PrefetchRow(row(i + kRowsAhead), rows.row_bytes);
-      DecodeRow(rows, row(i), out.data() + i * rows.dim);
+      const size_t place = places.empty() ? i : static_cast<size_t>(places[i]);
+      DecodeRow(rows, row(i), out.data() + place * rows.dim);
     }
   });
 }

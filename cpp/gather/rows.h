@@ -27,8 +27,9 @@ inline constexpr size_t kRowsAhead = 8;
 void DecodeRow(const RowArray& rows, const std::byte* stored, float* out);
 void PrefetchRow(const std::byte* row, size_t row_bytes);
 
-// Row ids[i], decoded -> out[i * dim ...]. REQUIRES: ids are within the array, out has room.
-void GatherRows(const RowArray& rows, std::span<const int64_t> ids, parallel::Pool& pool,
-                std::span<float> out);
+// Row ids[i], decoded -> out[places[i] * dim ...]; without places -> out[i * dim ...]. REQUIRES:
+// ids are within the array, places within out; one for each id, or none at all.
+void GatherRows(const RowArray& rows, std::span<const int64_t> ids, std::span<const int64_t> places,
+                parallel::Pool& pool, std::span<float> out);
 
 }  // namespace outcrop::gather

@@ -493,15 +493,20 @@ TEST_CASE("gather: rows of every encoding and many dimensions, in any order, aga
         for (size_t count : {0, 1, 8, 1000}) {
           std::vector<int64_t> ids(count);
           for (int64_t& id : ids) id = static_cast<int64_t>(random() % kRows);
-          std::vector<float> out(count * dim + 1, -77.0F);
-          gather::GatherRows(rows.array, ids, pool, {out.data(), count * dim});
-          bool right = out.back() == -77.0F;  // nothing beyond
-          for (size_t i = 0; i < count; ++i) {
-            right &= std::equal(out.begin() + static_cast<ptrdiff_t>(i * dim),
-                                out.begin() + static_cast<ptrdiff_t>((i + 1) * dim),
-                                rows.values.begin() + ids[i] * static_cast<ptrdiff_t>(dim));
+          std::vector<int64_t> backwards(count);
+          for (size_t i = 0; i < count; ++i) backwards[i] = static_cast<int64_t>(count - 1 - i);
+          for (const std::vector<int64_t>& places : {std::vector<int64_t>(), backwards}) {
+            std::vector<float> out(count * dim + 1, -77.0F);
+            gather::GatherRows(rows.array, ids, places, pool, {out.data(), count * dim});
+            bool right = out.back() == -77.0F;  // nothing beyond
+            for (size_t i = 0; i < count; ++i) {
+              const size_t place = places.empty() ? i : count - 1 - i;
+              right &= std::equal(out.begin() + static_cast<ptrdiff_t>(place * dim),
+                                  out.begin() + static_cast<ptrdiff_t>((place + 1) * dim),
+                                  rows.values.begin() + ids[i] * static_cast<ptrdiff_t>(dim));
+            }
+            CHECK(right);
           }
-          CHECK(right);
         }
       }
     }

@@ -1,0 +1,85 @@
+// Cache: the buffer of slots with reference counts.
+#include "cache/refcount.h"
+
+#include <nanobind/stl/optional.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "bindings/bindings.h"
+
+namespace outcrop::bindings {
+namespace {
+
+using cache::Claim;
+using cache::SlotBuffer;
+
+// The buffer as Python holds it; claims share the buffer itself.
+struct BufferHandle {
+  std::shared_ptr<SlotBuffer> buffer;
+};
+
+std::chrono::milliseconds Milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+void MakeBuffer(BufferHandle* self, int64_t num_nodes, int64_t num_slots) {
+  Require(num_slots > 0 && num_slots < UINT32_MAX, "slots must be 1 to 2^32 - 2");
+  new (self) BufferHandle{std::make_shared<SlotBuffer>(num_nodes, num_slots)};
+}
+
+std::optional<Claim> Reserve(const BufferHandle& handle, Array1<const int64_t> nodes,
+                             double seconds) {
+  const std::span<const int64_t> wanted = Span(nodes);
+  const SlotBuffer& buffer = *handle.buffer;
+  Require(std::is_sorted(wanted.begin(), wanted.end()), "nodes must be ascending");
+  Require(wanted.empty() || (wanted.front() >= 0 && wanted.back() < buffer.num_nodes()),
+          "a node that is not of the graph");
+  int64_t different = wanted.empty() ? 0 : 1;
+  for (size_t i = 1; i < wanted.size(); ++i) different += wanted[i] != wanted[i - 1];
+  Require(different <= buffer.num_slots(), "more nodes than slots");
+  return handle.buffer->Reserve(wanted, Milliseconds(seconds));
+}
+
+Claim& Held(Claim& claim) {
+  Require(!claim.released(), "the claim is released");
+  return claim;
+}
+
+}  // namespace
+
+void BindRefcount(nb::module_& m) {
+  nb::class_<Claim>(m, "Claim")
+      .def_prop_ro("slots",
+                   [](nb::handle_t<Claim> self) {
+                     return ViewOf<int64_t>(nb::cast<Claim&>(self).slots(), self);
+                   })
+      .def_prop_ro("load_nodes",
+                   [](nb::handle_t<Claim> self) {
+                     return ViewOf<int64_t>(nb::cast<Claim&>(self).loads().nodes, self);
+                   })
+      .def_prop_ro("load_slots",
+                   [](nb::handle_t<Claim> self) {
+                     return ViewOf<int64_t>(nb::cast<Claim&>(self).loads().slots, self);
+                   })
+      .def_prop_ro("found", &Claim::found)
+      .def_prop_ro("shared", &Claim::shared)
+      .def(
+          "loaded", [](Claim& self) { Held(self).Loaded(); }, Unlocked())
+      .def(
+          "collect",
+          [](Claim& self, double seconds) { return Held(self).Collect(Milliseconds(seconds)); },
+          nb::arg("seconds"), Unlocked())
+      .def("release", &Claim::Release, Unlocked());
+  nb::class_<BufferHandle>(m, "SlotBuffer")
+      .def("__init__", &MakeBuffer, nb::arg("num_nodes"), nb::arg("num_slots"))
+      .def("reserve", &Reserve, nb::arg("nodes").noconvert(), nb::arg("seconds"), Unlocked())
+      .def_prop_ro("num_slots", [](const BufferHandle& self) { return self.buffer->num_slots(); })
+      .def_prop_ro("num_standby",
+                   [](const BufferHandle& self) { return self.buffer->num_standby(); })
+      .def_static("table_bytes", &SlotBuffer::Bytes, nb::arg("num_nodes"), nb::arg("num_slots"));
+}
+
+}  // namespace outcrop::bindings

@@ -1,0 +1,198 @@
+#include "cache/refcount.h"
+
+#include <utility>
+
+namespace outcrop::cache {
+namespace {
+
+constexpr size_t kAhead = 16;
+
+// body(node) for each different node, with the table's memory asked for in advance.
+template <typename Body>
+void ForDistinct(std::span<const int64_t> nodes, const NodeTable& table, const Body& body) {
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (i + kAhead < nodes.size()) table.Prefetch(nodes[i + kAhead]);
+    if (i == 0 || nodes[i] != nodes[i - 1]) body(nodes[i]);
+  }
+}
+
+}  // namespace
+
+void Claim::Loaded() {
+  {
+    const std::lock_guard lock(buffer_->mutex_);
+    for (int64_t slot : std::span<const int64_t>(loads_.slots)) {
+      buffer_->slots_[static_cast<size_t>(slot)].state = SlotBuffer::State::kValid;
+    }
+  }
+  buffer_->loaded_.notify_all();
+  loads_.nodes.clear();
+  loads_.slots.clear();
+}
+
+bool Claim::Collect(std::chrono::milliseconds wait) {
+  using State = SlotBuffer::State;
+  std::unique_lock lock(buffer_->mutex_);
+  const auto settled = [&] {
+    size_t left = 0;
+    for (size_t i = 0; i < awaited_.slots.size(); ++i) {
+      const int64_t node = awaited_.nodes[i], slot = awaited_.slots[i];
+      State& state = buffer_->slots_[static_cast<size_t>(slot)].state;
+      if (state == State::kLoading) {
+        awaited_.nodes[left] = node;
+        awaited_.slots[left++] = slot;
+      } else if (state == State::kEmpty) {
+        state = State::kLoading;
+        loads_.nodes.push_back(node);
+        loads_.slots.push_back(slot);
+      }
+    }
+    awaited_.nodes.resize(left);
+    awaited_.slots.resize(left);
+    return left == 0 || loads_.slots.size() > 0;
+  };
+  return buffer_->loaded_.wait_for(lock, wait, settled) && loads_.slots.size() == 0;
+}
+
+void Claim::Release() {
+  if (!buffer_) return;
+  {
+    const std::lock_guard lock(buffer_->mutex_);
+    for (int64_t slot : std::span<const int64_t>(loads_.slots)) {
+      buffer_->slots_[static_cast<size_t>(slot)].state = SlotBuffer::State::kEmpty;
+    }
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      if (i == 0 || slots_[i] != slots_[i - 1]) buffer_->Drop(static_cast<uint32_t>(slots_[i]));
+    }
+    ++buffer_->releases_;
+  }
+  buffer_->released_.notify_all();
+  buffer_->loaded_.notify_all();  // what was given up can be taken over
+  buffer_.reset();
+}
+
+SlotBuffer::SlotBuffer(int64_t num_nodes, int64_t num_slots)
+    : num_nodes_(num_nodes), table_(num_nodes, num_slots) {
+  slots_.resize(static_cast<size_t>(num_slots));
+  for (uint32_t slot = 0; slot < static_cast<uint32_t>(num_slots); ++slot) {
+    slots_[slot] = {kNobody, 0, kNone, kNone, State::kEmpty};
+    LinkLast(slot);
+  }
+}
+
+uint64_t SlotBuffer::Bytes(int64_t num_nodes, int64_t num_slots) {
+  return NodeTable::Bytes(num_nodes, num_slots) + static_cast<uint64_t>(num_slots) * sizeof(Slot);
+}
+
+int64_t SlotBuffer::num_standby() const {
+  const std::lock_guard lock(mutex_);
+  return standby_;
+}
+
+std::optional<Claim> SlotBuffer::Reserve(std::span<const int64_t> nodes,
+                                         std::chrono::milliseconds wait) {
+  // Before the lock, like all that needs no lock.
+  Claim claim(shared_from_this());
+  claim.slots_.resize(nodes.size());
+  claim.slots_.clear();
+  const auto end = std::chrono::steady_clock::now() + wait;
+  std::unique_lock lock(mutex_);
+  for (uint64_t seen = releases_; !Fits(nodes); seen = releases_) {
+    if (!released_.wait_until(lock, end, [&] { return releases_ != seen; })) {
+      claim.buffer_.reset();
+      return std::nullopt;
+    }
+  }
+  Take(nodes, claim);
+  return claim;
+}
+
+bool SlotBuffer::Fits(std::span<const int64_t> nodes) const {
+  int64_t wanted = 0;  // of those on standby: under their own node, or for another
+  ForDistinct(nodes, table_, [&](int64_t node) {
+    const uint32_t slot = table_.Get(node);
+    wanted += slot == kNone || slots_[slot].users == 0;
+  });
+  return wanted <= standby_;
+}
+
+void SlotBuffer::Take(std::span<const int64_t> nodes, Claim& claim) {
+  // What is there first: it must not be reused for what is not.
+  ForDistinct(nodes, table_, [&](int64_t node) {
+    const uint32_t slot = table_.Get(node);
+    if (slot != kNone && slots_[slot].users++ == 0) Unlink(slot);
+  });
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (i + kAhead < nodes.size()) table_.Prefetch(nodes[i + kAhead]);
+    if (i == 0 || nodes[i] != nodes[i - 1]) {
+      claim.slots_.push_back(Use(nodes[i], claim));
+      continue;
+    }
+    const int64_t slot = claim.slots_[i - 1];
+    claim.slots_.push_back(slot);
+    const bool valid = slots_[static_cast<size_t>(slot)].state == State::kValid;
+    ++(valid ? claim.found_ : claim.shared_);
+  }
+}
+
+uint32_t SlotBuffer::Use(int64_t node, Claim& claim) {
+  uint32_t slot = table_.Get(node);
+  if (slot == kNone) slot = Reuse(node);
+  State& state = slots_[slot].state;
+  if (state == State::kValid) {
+    ++claim.found_;
+    return slot;
+  }
+  Claim::Loads& list = state == State::kLoading ? claim.awaited_ : claim.loads_;
+  if (state == State::kLoading) ++claim.shared_;
+  state = State::kLoading;
+  list.nodes.push_back(node);
+  list.slots.push_back(slot);
+  return slot;
+}
+
+uint32_t SlotBuffer::Reuse(int64_t node) {
+  const uint32_t slot = first_;
+  Unlink(slot);
+  Slot& taken = slots_[slot];
+  if (taken.node != kNobody) table_.Erase(taken.node);
+  taken.node = node;
+  taken.users = 1;
+  taken.state = State::kEmpty;
+  table_.Set(node, slot);
+  return slot;
+}
+
+void SlotBuffer::Drop(uint32_t slot) {
+  Slot& dropped = slots_[slot];
+  if (--dropped.users > 0) return;
+  if (dropped.state == State::kValid) return LinkLast(slot);
+  table_.Erase(dropped.node);  // its row never came
+  dropped.node = kNobody;
+  LinkFirst(slot);
+}
+
+void SlotBuffer::Unlink(uint32_t slot) {
+  const Slot& gone = slots_[slot];
+  (gone.previous == kNone ? first_ : slots_[gone.previous].next) = gone.next;
+  (gone.next == kNone ? last_ : slots_[gone.next].previous) = gone.previous;
+  --standby_;
+}
+
+void SlotBuffer::LinkLast(uint32_t slot) {
+  slots_[slot].previous = last_;
+  slots_[slot].next = kNone;
+  (last_ == kNone ? first_ : slots_[last_].next) = slot;
+  last_ = slot;
+  ++standby_;
+}
+
+void SlotBuffer::LinkFirst(uint32_t slot) {
+  slots_[slot].previous = kNone;
+  slots_[slot].next = first_;
+  (first_ == kNone ? last_ : slots_[first_].previous) = slot;
+  first_ = slot;
+  ++standby_;
+}
+
+}  // namespace outcrop::cache

@@ -1,0 +1,121 @@
+// Slots with reference counts: which node's row is where, who uses it, and what may be reused.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+
+#include "budget/buffer.h"
+#include "cache/node_table.h"
+
+namespace outcrop::cache {
+
+class SlotBuffer;
+
+// Slots for the rows of some nodes, held until it is released or destroyed.
+//
+// What it has to load itself is in loads(); the rest is there, or is being loaded by another claim.
+// Loads that are never declared Loaded are given up with the claim: the claims that wait for them
+// take them over. Not thread-safe: one thread at a time.
+class Claim {
+ public:
+  struct Loads {
+    budget::Buffer<int64_t> nodes, slots;  // nodes ascending
+  };
+
+  Claim(Claim&&) = default;
+  Claim& operator=(Claim&&) = delete;
+  ~Claim() { Release(); }
+
+  // Of each node that was asked for.
+  std::span<const int64_t> slots() const { return slots_; }
+  const Loads& loads() const { return loads_; }
+  // Of the nodes that were asked for, duplicates counted: whose rows were there, and whose rows
+  // another claim (or this one, for an equal node) was about to load.
+  uint64_t found() const { return found_; }
+  uint64_t shared() const { return shared_; }
+
+  // The rows of loads() are in their slots; it is empty then.
+  void Loaded();
+
+  // Waits for the rows that others load: true once all rows are in their slots. False when the time
+  // is up, or when there are loads() again, which were given up. REQUIRES: loads() is empty.
+  bool Collect(std::chrono::milliseconds wait);
+
+  // The slots may be reused from now on.
+  void Release();
+  bool released() const { return !buffer_; }
+
+ private:
+  friend class SlotBuffer;
+  explicit Claim(std::shared_ptr<SlotBuffer> buffer) : buffer_(std::move(buffer)) {}
+
+  std::shared_ptr<SlotBuffer> buffer_;  // null once released
+  budget::Buffer<int64_t> slots_;
+  Loads loads_;
+  Loads awaited_;  // of other claims
+  uint64_t found_ = 0, shared_ = 0;
+};
+
+// Knows ids and slots, never rows. A slot that nobody uses stays findable under its node until it
+// is taken for another one, the least recently used first. Thread-safe.
+class SlotBuffer : public std::enable_shared_from_this<SlotBuffer> {
+ public:
+  // REQUIRES: 0 < num_slots < 2^32 - 1.
+  SlotBuffer(int64_t num_nodes, int64_t num_slots);
+
+  static uint64_t Bytes(int64_t num_nodes, int64_t num_slots);
+
+  // Slots for all nodes at once, or for none: waits until others have released enough, nothing when
+  // the time is up. Whoever waits here holds no slots, so claims cannot wait for each other in a
+  // circle if their holders load before they collect. REQUIRES: nodes ascending, duplicates
+  // allowed; no more different ones than slots.
+  std::optional<Claim> Reserve(std::span<const int64_t> nodes, std::chrono::milliseconds wait);
+
+  int64_t num_nodes() const { return num_nodes_; }
+  int64_t num_slots() const { return static_cast<int64_t>(slots_.size()); }
+  // Slots that nobody uses.
+  int64_t num_standby() const;
+
+ private:
+  friend class Claim;
+
+  enum class State : uint8_t { kEmpty, kLoading, kValid };
+  static constexpr int64_t kNobody = -1;
+  static constexpr uint32_t kNone = NodeTable::kNone;
+
+  struct Slot {
+    int64_t node;
+    uint32_t users;
+    uint32_t previous, next;  // on standby: towards the least, the most recently used
+    State state;
+  };
+
+  // REQUIRES of all of these: mutex_ is held.
+  bool Fits(std::span<const int64_t> nodes) const;
+  void Take(std::span<const int64_t> nodes, Claim& claim);
+  uint32_t Use(int64_t node, Claim& claim);
+  uint32_t Reuse(int64_t node);  // the least recently used slot, for another node
+  void Drop(uint32_t slot);
+  void Unlink(uint32_t slot);
+  void LinkLast(uint32_t slot);
+  void LinkFirst(uint32_t slot);
+
+  // Constant after construction
+  const int64_t num_nodes_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable released_, loaded_;
+  // Guarded by mutex_
+  NodeTable table_;
+  budget::Buffer<Slot> slots_;
+  uint32_t first_ = kNone, last_ = kNone;  // on standby
+  int64_t standby_ = 0;
+  uint64_t releases_ = 0;
+};
+
+}  // namespace outcrop::cache

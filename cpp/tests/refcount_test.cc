@@ -1,0 +1,232 @@
+// Slots with reference counts: against a list of nodes, and by threads that delay and give up.
+#include "cache/refcount.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <list>
+#include <map>
+#include <random>
+#include <set>
+#include <thread>
+#include <vector>
+
+namespace outcrop::cache {
+namespace {
+
+using std::chrono::milliseconds;
+using Nodes = std::vector<int64_t>;
+
+std::shared_ptr<SlotBuffer> Make(int64_t nodes, int64_t slots) {
+  return std::make_shared<SlotBuffer>(nodes, slots);
+}
+
+Nodes ToVector(std::span<const int64_t> values) { return {values.begin(), values.end()}; }
+
+Nodes Sorted(Nodes nodes) {
+  std::sort(nodes.begin(), nodes.end());
+  return nodes;
+}
+
+// What the buffer is meant to do, with whole nodes in a list.
+struct Model {
+  std::list<int64_t> standby;  // the least recently used first
+  std::map<int64_t, int> users;
+  int64_t slots;
+
+  int64_t free() const { return slots - static_cast<int64_t>(users.size()); }
+
+  bool Fits(const std::set<int64_t>& nodes) const {
+    int64_t wanted = 0;
+    for (int64_t node : nodes) wanted += users.count(node) == 0;
+    return wanted <= free();
+  }
+
+  // -> the nodes that have to be loaded.
+  Nodes Reserve(const std::set<int64_t>& nodes) {
+    Nodes loads;
+    for (int64_t node : nodes) {
+      const auto found = std::find(standby.begin(), standby.end(), node);
+      if (found != standby.end()) {
+        standby.erase(found);
+      } else if (users.count(node) == 0) {
+        loads.push_back(node);
+      }
+      ++users[node];
+    }
+    while (static_cast<int64_t>(standby.size()) > free()) standby.pop_front();
+    return loads;
+  }
+
+  void Release(const std::set<int64_t>& nodes) {
+    for (int64_t node : nodes) {
+      if (--users[node] > 0) continue;
+      users.erase(node);
+      standby.push_back(node);
+    }
+  }
+};
+
+TEST_CASE("slots are found, shared and reused as in a list, in a small graph and in a huge one") {
+  for (const int64_t stride : {1, 1 << 24}) {
+    constexpr int64_t kNodes = 60, kSlots = 24;
+    const auto buffer = Make(kNodes * stride, kSlots);
+    Model model{{}, {}, kSlots};
+    struct Held {
+      Claim claim;
+      std::set<int64_t> nodes;
+    };
+    std::list<Held> held;
+    std::mt19937 random(11);
+    int refused = 0;
+    for (int step = 0; step < 20000; ++step) {
+      if (!held.empty() && random() % 2 == 0) {
+        auto one = std::next(held.begin(), static_cast<ptrdiff_t>(random() % held.size()));
+        model.Release(one->nodes);
+        held.erase(one);
+        continue;
+      }
+      Nodes wanted(random() % 14);
+      for (int64_t& node : wanted) node = static_cast<int64_t>(random() % kNodes) * stride;
+      wanted = Sorted(wanted);  // duplicates stay
+      const std::set<int64_t> different(wanted.begin(), wanted.end());
+      std::optional<Claim> claim = buffer->Reserve(wanted, milliseconds(0));
+      REQUIRE(claim.has_value() == model.Fits(different));
+      if (!claim) {
+        ++refused;
+        REQUIRE(buffer->num_standby() == model.free());
+        continue;
+      }
+      const Nodes loads = model.Reserve(different);
+      REQUIRE(ToVector(claim->loads().nodes) == loads);
+      REQUIRE(claim->found() + claim->shared() + loads.size() == wanted.size());
+      claim->Loaded();
+      REQUIRE(claim->Collect(milliseconds(0)));
+      held.push_back({std::move(*claim), different});
+      // One slot per node, whoever holds it.
+      std::map<int64_t, int64_t> slot_of;
+      std::set<int64_t> slots;
+      size_t i = 0;
+      for (int64_t node : wanted) slot_of[node] = held.back().claim.slots()[i++];
+      for (const auto& [node, slot] : slot_of) REQUIRE(slots.insert(slot).second);
+      REQUIRE(buffer->num_standby() == model.free());
+    }
+    CHECK(refused > 100);
+    held.clear();
+    CHECK(buffer->num_standby() == kSlots);
+  }
+}
+
+TEST_CASE("a row that another claim loads is waited for, not read again") {
+  const auto buffer = Make(100, 10);
+  std::optional<Claim> first = buffer->Reserve(Nodes{1, 2, 3}, milliseconds(0));
+  std::optional<Claim> second = buffer->Reserve(Nodes{2, 2, 3, 4}, milliseconds(0));
+  CHECK(ToVector(second->loads().nodes) == Nodes{4});
+  CHECK(second->found() == 0);
+  CHECK(second->shared() == 3);
+  CHECK(second->slots()[0] == first->slots()[1]);
+  CHECK(second->slots()[1] == first->slots()[1]);
+  second->Loaded();
+  CHECK_FALSE(second->Collect(milliseconds(1)));
+  first->Loaded();
+  CHECK(second->Collect(milliseconds(0)));
+  first->Release();
+  second->Release();
+  const std::optional<Claim> third = buffer->Reserve(Nodes{1, 2, 3, 4}, milliseconds(0));
+  CHECK(third->found() == 4);
+}
+
+TEST_CASE("loads that were given up are taken over by one of those who wait") {
+  const auto buffer = Make(100, 10);
+  std::optional<Claim> first = buffer->Reserve(Nodes{1, 2, 3}, milliseconds(0));
+  std::optional<Claim> second = buffer->Reserve(Nodes{2, 3}, milliseconds(0));
+  std::optional<Claim> third = buffer->Reserve(Nodes{3}, milliseconds(0));
+  first.reset();
+  CHECK_FALSE(second->Collect(milliseconds(0)));
+  CHECK(ToVector(second->loads().nodes) == Nodes{2, 3});
+  CHECK_FALSE(third->Collect(milliseconds(0)));
+  CHECK(third->loads().nodes.size() == 0);
+  // Node 1 is forgotten, and its slot is the next to be used.
+  const std::optional<Claim> fourth = buffer->Reserve(Nodes{1}, milliseconds(0));
+  CHECK(ToVector(fourth->loads().nodes) == Nodes{1});
+  second->Loaded();
+  CHECK(second->Collect(milliseconds(0)));
+  CHECK(third->Collect(milliseconds(0)));
+}
+
+TEST_CASE("loads that were given up are loaded by a newcomer, too") {
+  const auto buffer = Make(100, 10);
+  std::optional<Claim> first = buffer->Reserve(Nodes{5}, milliseconds(0));
+  std::optional<Claim> second = buffer->Reserve(Nodes{5}, milliseconds(0));
+  first.reset();
+  std::optional<Claim> third = buffer->Reserve(Nodes{5}, milliseconds(0));
+  CHECK(ToVector(third->loads().nodes) == Nodes{5});
+  CHECK_FALSE(second->Collect(milliseconds(0)));
+  CHECK(second->loads().nodes.size() == 0);
+  third->Loaded();
+  CHECK(second->Collect(milliseconds(0)));
+}
+
+TEST_CASE("a reservation waits for a release, and holds nothing meanwhile") {
+  const auto buffer = Make(100, 4);
+  std::optional<Claim> first = buffer->Reserve(Nodes{1, 2, 3}, milliseconds(0));
+  first->Loaded();
+  CHECK_FALSE(buffer->Reserve(Nodes{4, 5}, milliseconds(1)).has_value());
+  CHECK(buffer->num_standby() == 1);
+  std::thread later([&] {
+    std::this_thread::sleep_for(milliseconds(20));
+    first->Release();
+  });
+  const std::optional<Claim> second = buffer->Reserve(Nodes{1, 4, 5}, milliseconds(60000));
+  later.join();
+  REQUIRE(second.has_value());
+  CHECK(ToVector(second->loads().nodes) == Nodes{4, 5});
+}
+
+TEST_CASE("rows are never stale, whoever is late or gives up") {
+  constexpr int64_t kNodes = 400, kSlots = 90;
+  constexpr size_t kThreads = 4;
+  constexpr int kBatches = 1500;
+  const auto buffer = Make(kNodes, kSlots);
+  std::vector<int64_t> rows(kSlots, -1);  // plain memory: TSan sees a row that is read too early
+  std::atomic<int> stale{0}, given_up{0};
+  const auto work = [&](unsigned seed) {
+    std::mt19937 random(seed);
+    for (int batch = 0; batch < kBatches; ++batch) {
+      Nodes wanted(1 + random() % (kSlots / 2));
+      for (int64_t& node : wanted) node = static_cast<int64_t>(random() % kNodes);
+      wanted = Sorted(wanted);
+      std::optional<Claim> claim = buffer->Reserve(wanted, milliseconds(60000));
+      REQUIRE(claim.has_value());
+      bool gives_up = false;
+      do {
+        if (random() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
+        if ((gives_up = random() % 20 == 0)) break;
+        const Claim::Loads& loads = claim->loads();
+        for (size_t i = 0; i < loads.nodes.size(); ++i) {
+          rows[static_cast<size_t>(loads.slots[i])] = loads.nodes[i];
+        }
+        claim->Loaded();
+      } while (!claim->Collect(milliseconds(60000)));
+      given_up += gives_up;
+      if (gives_up) continue;
+      for (size_t i = 0; i < wanted.size(); ++i) {
+        stale += rows[static_cast<size_t>(claim->slots()[i])] != wanted[i];
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < kThreads; ++t) threads.emplace_back(work, t);
+  for (std::thread& thread : threads) thread.join();
+  CHECK(stale == 0);
+  CHECK(given_up > 100);
+  CHECK(buffer->num_standby() == kSlots);
+}
+
+TEST_CASE("a small buffer costs no entry for each node of a large graph") {
+  CHECK(SlotBuffer::Bytes(int64_t{1} << 30, 1000) < 100000);
+}
+
+}  // namespace
+}  // namespace outcrop::cache
