@@ -10,7 +10,8 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,15 @@ from torch_geometric.loader import NeighborLoader as PygNeighborLoader
 from torch_geometric.nn import GraphSAGE
 
 import outcrop
+from outcrop.batch import Prepared
 from outcrop.errors import BudgetError, OptionError, ReadError, StoreError
 from outcrop.loader import NeighborLoader, ShaDowLoader
 from outcrop.options import DiskOptions, Faults
-from outcrop.sample.seeds import Stream
+from outcrop.sample.seeds import Stream, Task
 from outcrop.store.store import GraphStore
 from outcrop.strategies import STRATEGIES
+from outcrop.strategies.base import RunTimes
+from outcrop.strategies.memory import Memory
 from tests.conformance.contract import all_contents, check_against_store, contents
 from tests.stores import CLASSES, make_random_store, smallest_memory
 
@@ -311,6 +315,28 @@ def test_memory_is_charged_while_a_tensor_of_a_batch_lives(store: GraphStore) ->
     assert pool.held_bytes > 0
     del row
     assert pool.held_bytes == 0
+
+
+def test_a_batch_is_not_kept_while_the_next_one_is_awaited(
+    store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = []
+
+    class Watching(Memory):
+        name = "watching"
+
+        def batches(self, tasks: Iterable[Task], times: RunTimes) -> Iterator[Prepared]:
+            last: weakref.ref[Any] | None = None
+            for batch in super().batches(tasks, times):
+                kept.append(last is not None and last() is not None)
+                last = weakref.ref(batch.n_id)
+                yield batch
+                del batch
+
+    monkeypatch.setitem(STRATEGIES, "watching", Watching)
+    for batch in make(store, strategy="watching"):
+        del batch
+    assert kept == [False] * 7
 
 
 def test_the_record_counts_what_was_delivered(store: GraphStore) -> None:

@@ -86,6 +86,7 @@ class Feed:
             batch_memory_bytes=self._pool.limit_bytes,
             depth=depth,
             prepare_seconds=time.perf_counter() - start,
+            order=self._strategy.order,
         )
 
     def batches(self, tasks: Iterable[Task], stream: Stream, epoch: int) -> Iterator[Prepared]:
@@ -95,11 +96,13 @@ class Feed:
         computed: deque[Event] = deque(maxlen=_MOST_EVENTS)
         before = DriveUse.now(self.store.counters)
         start = time.perf_counter()
-        batches = self._strategy.batches(tasks, times)
+        numbers: dict[int, int] = {}
+        batches = self._strategy.batches(_numbered(tasks, numbers), times)
         self._runs.append(times)
         try:
-            for number, batch in enumerate(batches):
+            for batch in batches:
                 entry.count(batch)
+                number = numbers.pop(batch.task.batch)
                 begin = time.perf_counter()
                 yield batch
                 del batch  # not kept here while the next one is awaited
@@ -134,6 +137,13 @@ class Feed:
         self._strategy.close()
 
 
+def _numbered(tasks: Iterable[Task], numbers: dict[int, int]) -> Iterator[Task]:
+    """The tasks; their numbers among them go to `numbers`, by batch."""
+    for number, task in enumerate(tasks):
+        numbers[task.batch] = number
+        yield task
+
+
 class Schedule:
     """The epochs of some seeds, from a feed, with a position that can be saved. Not thread-safe."""
 
@@ -141,6 +151,7 @@ class Schedule:
         self.feed = feed
         self.seeds = seeds
         self._epoch, self._batch, self._calls = 0, 0, 0
+        self._ahead: set[int] = set()
         self._loaded = False
 
     def epoch(
@@ -150,24 +161,37 @@ class Schedule:
         last_batch = len(self.seeds) if last_batch is None else last_batch
         if epoch < 0 or not 0 <= first_batch <= last_batch <= len(self.seeds):
             raise OptionError(f"no batches {first_batch} to {last_batch} of epoch {epoch}")
-        self._epoch, self._batch, self._loaded = epoch, first_batch, False
-        tasks = self.seeds.tasks(epoch, first_batch, last_batch)
+        return self._batches(epoch, range(first_batch, last_batch), set())
+
+    def _batches(self, epoch: int, numbers: range, ahead: set[int]) -> Iterator[Prepared]:
+        """The batches of these numbers, but for those that were delivered ahead of others."""
+        self._epoch, self._batch, self._ahead = epoch, numbers.start, ahead
+        self._loaded = False
+        before = frozenset(ahead)
+        tasks = (self.seeds.task(epoch, number) for number in numbers if number not in before)
         batches = self.feed.batches(tasks, self.seeds.stream, epoch)
         try:
             for batch in batches:
-                self._batch += 1
+                self._delivered(batch.task.batch)
                 yield batch
                 del batch
-            if last_batch == len(self.seeds):
+            if numbers.stop == len(self.seeds):
                 self._epoch, self._batch = epoch + 1, 0
         finally:
             batches.close()  # type: ignore[attr-defined]
 
+    def _delivered(self, number: int) -> None:
+        self._ahead.add(number)
+        while self._batch in self._ahead:
+            self._ahead.remove(self._batch)
+            self._batch += 1
+
     def next_epoch(self) -> Iterator[Prepared]:
         """What is left of an epoch whose position was loaded; else the epoch after the last one."""
-        if self._batch and not self._loaded:  # the last iteration was given up in the middle
-            self._epoch, self._batch = self._epoch + 1, 0
-        return self.epoch(self._epoch, self._batch)
+        begun = self._batch or self._ahead
+        if begun and not self._loaded:  # the last iteration was given up in the middle
+            self._epoch, self._batch, self._ahead = self._epoch + 1, 0, set()
+        return self._batches(self._epoch, range(self._batch, len(self.seeds)), self._ahead)
 
     def one(self, input_ids: Ids) -> Prepared:
         """A batch around given input positions. Calls are numbered, so each draws afresh."""
@@ -177,10 +201,14 @@ class Schedule:
         return batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loop is: after so many batches of an epoch, and what they depend on."""
+        """Where the loop is: after so many batches of an epoch, and what they depend on.
+
+        `ahead`: batches after those that were delivered before them, in completion order.
+        """
         return {
             "epoch": self._epoch,
             "batch": self._batch,
+            "ahead": sorted(self._ahead),
             "calls": self._calls,
             "identity": self._identity(),
         }
@@ -194,6 +222,7 @@ class Schedule:
                     f"{state['identity'].get(name)!r}, and is {value!r}"
                 )
         self._epoch, self._batch = int(state["epoch"]), int(state["batch"])
+        self._ahead = {int(number) for number in state.get("ahead", [])}
         self._calls = int(state["calls"])
         self._loaded = True
 

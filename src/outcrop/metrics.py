@@ -116,6 +116,8 @@ class LoaderRecord:
     epochs: list[EpochRecord] = field(default_factory=list)
     events: list[tuple[str, int, float, float]] = field(default_factory=list)
     """Of the first epoch of training: stage, batch, begin and end in seconds since its start."""
+    order: str = "exact"
+    """In which batches came: exact, or completion, as they were done."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

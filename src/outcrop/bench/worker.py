@@ -157,10 +157,12 @@ def _time(batches: Iterator[Any], step: Any, warmup: int, num_nodes: int) -> tup
     """Seconds from the end of the warm-up to the end; distinct rows of all."""
     seen = np.zeros(num_nodes, dtype=bool)
     start = time.perf_counter()
-    for number, batch in enumerate(batches, 1):
+    number = 0  # not enumerate(), which would keep a batch while the next one is awaited
+    for batch in batches:
         step(batch)
         seen[batch.n_id.numpy()] = True
         del batch
+        number += 1  # noqa: SIM113
         if number == warmup:
             start = time.perf_counter()
     return time.perf_counter() - start, int(np.count_nonzero(seen))

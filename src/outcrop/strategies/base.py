@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from outcrop.batch import BatchMaker, Prepared
 from outcrop.pipeline import Event, Pipeline, StageTimes
@@ -124,6 +124,8 @@ class Strategy(ABC):
     """A frozen dataclass, all of whose fields have defaults: "ginex:superbatch=100" sets one."""
     reads_stored_rows: ClassVar[bool] = False
     """Whether it reads rows as they are stored, so that batches need room for them beside x."""
+    order: Literal["exact", "completion"] = "exact"
+    """Whether batches come in the order of their tasks, or as they are done."""
 
     @classmethod
     @abstractmethod

@@ -217,7 +217,7 @@ class _Run:
         position = self.loader.state_dict()
         self.reporter.batch(
             position["epoch"],
-            position["batch"],
+            position["batch"] + len(position["ahead"]),
             value,
             len(batch.input_id),
             self.store.disk.counters.bytes_read,
