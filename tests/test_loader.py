@@ -408,6 +408,24 @@ def test_nothing_is_left_behind(store: GraphStore, strategy: str) -> None:
     assert loader.feed._pool.held_bytes == 0
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_threads_end_with_their_loop_not_with_garbage_collection(
+    store: GraphStore, strategy: str
+) -> None:
+    loader = make(store, strategy=strategy)
+    all_contents(loader)
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(os.listdir("/proc/self/task"))
+        for _ in range(3):
+            all_contents(loader)
+        # Threads that have ended may still be listed for a moment.
+        assert len(os.listdir("/proc/self/task")) <= before + 2
+    finally:
+        gc.enable()
+
+
 def test_a_failing_read_of_labels_is_raised_by_the_constructor(tmp_path: Path) -> None:
     make_random_store(tmp_path / "g.outcrop").close()
     faults = Faults(fail_read_at=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,8 @@ from numpy.typing import NDArray
 
 from outcrop import _core
 from outcrop.batch import Prepared
+from outcrop.cache.refcount import FeatureBuffer
+from outcrop.disk import Pending
 from outcrop.store.format import RowEncoding
 from outcrop.store.store import FeatureRows, decode_into
 
@@ -36,6 +40,12 @@ class ArrayRows:
     def gather(self, batch: Prepared) -> None:
         assert batch.x is not None
         self._core.gather(batch.n_id, batch.x)
+
+    def copy(
+        self, ids: NDArray[np.int64], out: NDArray[np.float32], places: NDArray[np.int64]
+    ) -> None:
+        """Row ids[i] -> out[places[i]]."""
+        self._core.gather(ids, out, places)
 
     def cancel(self) -> None:
         self._core.cancel()
@@ -112,3 +122,60 @@ class DiskRows:
 
     def cancel(self) -> None:
         """A read under way is waited for: it takes as long as a batch."""
+
+
+class BufferedRows:
+    """Rows by way of a feature buffer: found there, on their way for another, or read into it.
+
+    Not thread-safe, apart from `cancel`: one per extractor; they share the buffer.
+    """
+
+    def __init__(
+        self, rows: FeatureRows, buffer: FeatureBuffer, part_nodes: int, threads: int
+    ) -> None:
+        """`part_nodes`: how many slots it may hold at a time."""
+        self._rows = rows
+        self._buffer = buffer
+        self._part_nodes = part_nodes
+        self._slots = ArrayRows(buffer.rows, rows.encoding, threads)
+        self._reading: Pending | None = None
+        self._cancelled = threading.Event()
+        self.hits = {"buffer": 0, "shared": 0}
+        """Rows found there, and rows that one read brought for two."""
+        self.copy_seconds = 0.0
+        """Spent on the way from slots to x."""
+
+    def gather(self, batch: Prepared) -> None:
+        assert batch.x is not None
+        # Ascending, so that the drive sees one forward sweep and neighbours are read together;
+        # where a batch goes in parts, so do they.
+        order = np.argsort(batch.n_id, kind="stable")
+        nodes = batch.n_id[order]
+        for begin in range(0, len(nodes), self._part_nodes):
+            part = slice(begin, begin + self._part_nodes)
+            self._extract(nodes[part], order[part], batch.x)
+
+    def _extract(
+        self, nodes: NDArray[np.int64], places: NDArray[np.int64], x: NDArray[np.float32]
+    ) -> None:
+        claim = self._buffer.claim(nodes, self._read, self._cancelled.is_set)
+        try:
+            start = time.perf_counter()
+            self._slots.copy(claim.slots, x, places)
+            self.copy_seconds += time.perf_counter() - start
+            self.hits["buffer"] += claim.found
+            self.hits["shared"] += claim.shared
+        finally:
+            claim.release()
+
+    def _read(self, nodes: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
+        reading = self._reading = self._rows.start_read(nodes, self._buffer.rows, slots)
+        if self._cancelled.is_set():  # perhaps before there was anything to cancel
+            reading.cancel()
+        reading.wait()
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+        self._slots.cancel()
+        if self._reading is not None:
+            self._reading.cancel()

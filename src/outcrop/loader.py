@@ -164,12 +164,13 @@ class _FedLoader(torch.utils.data.DataLoader[Any]):
         """The next epoch; after load_state_dict, the rest of the saved one."""
         return self._finished(self.schedule.next_epoch())
 
-    def epoch(self, epoch: int, batches: int | None = None) -> Iterator[Any]:
+    def epoch(self, epoch: int, batches: int | None = None, first_batch: int = 0) -> Iterator[Any]:
         """The batches of one epoch, by its number; iterating the loader goes on after it.
 
-        `batches`: only so many of them, from the first on.
+        `batches`: only so many of them, from `first_batch` on.
         """
-        return self._finished(self.schedule.epoch(epoch, 0, batches))
+        last_batch = None if batches is None else first_batch + batches
+        return self._finished(self.schedule.epoch(epoch, first_batch, last_batch))
 
     def __call__(self, index: torch.Tensor | Sequence[int]) -> Any:
         """The batch around input nodes at these positions."""

@@ -82,7 +82,7 @@ def test_shadow_learns(store: GraphStore) -> None:
     assert result.test is not None and result.test > 0.5
 
 
-@pytest.mark.parametrize("strategy", ["mmap", "direct"])
+@pytest.mark.parametrize("strategy", ["mmap", "direct", "gnndrive"])
 def test_strategies_train_the_same_model(store: GraphStore, strategy: str) -> None:
     reference = fit(store, TrainOptions(**SMALL))
     other = fit(store, TrainOptions(strategy=strategy, **SMALL))

@@ -9,10 +9,13 @@ from outcrop.options import options_from_text
 from outcrop.strategies.base import Strategy
 from outcrop.strategies.direct import Direct
 from outcrop.strategies.ginex import Ginex
+from outcrop.strategies.gnndrive import GnnDrive
 from outcrop.strategies.memory import Memory
 from outcrop.strategies.mmap import Mmap
 
-STRATEGIES: dict[str, type[Strategy]] = {made.name: made for made in (Memory, Mmap, Direct, Ginex)}
+STRATEGIES: dict[str, type[Strategy]] = {
+    made.name: made for made in (Memory, Mmap, Direct, Ginex, GnnDrive)
+}
 
 
 def strategy_named(text: str) -> tuple[type[Strategy], Any]:

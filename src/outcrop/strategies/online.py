@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import queue
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from outcrop import _core
 from outcrop.batch import Prepared
@@ -36,21 +36,41 @@ class _Sampled:
 class OnlineStrategy(Strategy):
     """Samples from a topology that threads may share, and gathers as its child decides."""
 
-    def __init__(self, job: Job, topology: _core.Topology, threads: int) -> None:
-        """A batch is sampled by `threads` threads."""
+    def __init__(
+        self,
+        job: Job,
+        topology: _core.Topology,
+        threads: int,
+        *,
+        samplers: int = 1,
+        gatherers: int = 1,
+        order: Literal["exact", "completion"] = "exact",
+    ) -> None:
+        """A batch is sampled by `threads` threads; so many are sampled and gathered at a time."""
         self._job = job
         self._topology = topology
         self._threads = threads
+        self._num_samplers = samplers
+        self._num_gatherers = gatherers
+        self.order = order
 
     @abstractmethod
     def _gatherer(self) -> Gatherer:
-        """A gatherer for one run."""
+        """A gatherer for one run, used by one thread at a time."""
+
+    def _count(self, gatherers: Sequence[Gatherer], times: RunTimes) -> None:
+        """Adds what the gatherers of a run counted."""
 
     def batches(self, tasks: Iterable[Task], times: RunTimes) -> Iterator[Prepared]:
         # Samplers and gatherers belong to one run: two runs that are open at once cannot wait for
         # each other, and to end one is to cancel what it is doing.
-        samplers = [Sampler(self._job.sampling, self._topology, self._job.seed, self._threads)]
-        run = _Run(self._job, samplers, self._gatherer(), tasks)
+        job = self._job
+        samplers = [
+            Sampler(job.sampling, self._topology, job.seed, self._threads)
+            for _ in range(self._num_samplers)
+        ]
+        gatherers = [self._gatherer() for _ in range(self._num_gatherers)]
+        run = _Run(job, samplers, gatherers, tasks, self.order)
         results = iter(run.pipeline)
         times.follow(run.pipeline)
         try:
@@ -59,6 +79,9 @@ class OnlineStrategy(Strategy):
             run.cancel()
             results.close()
             times.take(run.pipeline)
+            self._count(gatherers, times)
+            # They refer to each other: the samplers' threads would wait for garbage collection.
+            del run.pipeline
 
     def close(self) -> None:
         del self._topology
@@ -68,19 +91,29 @@ class _Run:
     """The stages of one iteration."""
 
     def __init__(
-        self, job: Job, samplers: list[Sampler], gatherer: Gatherer, tasks: Iterable[Task]
+        self,
+        job: Job,
+        samplers: list[Sampler],
+        gatherers: list[Gatherer],
+        tasks: Iterable[Task],
+        order: Literal["exact", "completion"],
     ) -> None:
         self._maker = job.maker
         self._samplers = samplers
-        self._gatherer = gatherer
+        self._gatherers = gatherers
         self._free: queue.SimpleQueue[Sampler] = queue.SimpleQueue()
+        self._idle: queue.SimpleQueue[Gatherer] = queue.SimpleQueue()
         for sampler in samplers:
             self._free.put(sampler)
+        for gatherer in gatherers:
+            self._idle.put(gatherer)
         stages = [
             Stage("sample", self._sample, len(samplers), self._admit),
-            Stage("gather", self._gather),
+            Stage("gather", self._gather, len(gatherers)),
         ]
-        self.pipeline = Pipeline(enumerate(tasks), stages, job.depth)
+        # What samplers hold is theirs and needs no batch's memory yet.
+        depth = job.depth + len(samplers)
+        self.pipeline = Pipeline(enumerate(tasks), stages, depth, order)
 
     def _sample(self, item: tuple[int, Task]) -> _Sampled:
         sampler = self._free.get()
@@ -100,10 +133,15 @@ class _Run:
 
     def _gather(self, batch: Prepared) -> Prepared:
         if batch.x is not None:
-            self._gatherer.gather(batch)
+            gatherer = self._idle.get()
+            try:
+                gatherer.gather(batch)
+            finally:
+                self._idle.put(gatherer)
         return batch
 
     def cancel(self) -> None:
         for sampler in self._samplers:
             sampler.cancel()
-        self._gatherer.cancel()
+        for gatherer in self._gatherers:
+            gatherer.cancel()

@@ -1,0 +1,270 @@
+"""GNNDrive's own figures: memory contention, buffer sizes, and the order of batches.
+
+    python benchmarks/gnndrive.py contention --dims 64,128,256,512 --strategies mmap,gnndrive
+    python benchmarks/gnndrive.py buffer --sizes 1,2,4,8
+    python benchmarks/gnndrive.py order --store cora.outcrop --seeds 5
+
+contention (Figure 2): sampling alone and sampling beside extraction, under one hard limit; bytes of
+the memory-mapped topology that the samplers' threads had to read. buffer (Figure 12): slots, in
+batches. order (Figure 14): exact against completion order, trained on a real graph. `--store` takes
+one store in place of the generated ones. Tables go to benchmarks/results/gnndrive-NAME.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from machine import provenance, rmat_store
+from outcrop.bench.compare import BenchOptions, plan_memory, run_bench
+from outcrop.bench.drive import forget
+from outcrop.cage import run_caged
+from outcrop.feed import probe, row_shape, seed_nodes
+from outcrop.gather import NoRows
+from outcrop.loader import NeighborLoader
+from outcrop.options import format_size
+from outcrop.sample.sampler import Sampler, Sampling
+from outcrop.sample.seeds import SeedOrder
+from outcrop.store.store import GraphStore
+from outcrop.strategies import online, strategy_named
+from outcrop.train import TrainOptions, fit
+
+RESULTS = Path("benchmarks/results")
+
+
+def main() -> None:
+    if sys.argv[1] == "worker":
+        print(json.dumps(run_worker(json.loads(sys.argv[2]))))
+        return
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", choices=FIGURES)
+    parser.add_argument("--store", type=Path, default=None)
+    parser.add_argument("--nodes", type=int, default=4_000_000)
+    parser.add_argument("--dims", default="64,128,256,512")
+    parser.add_argument("--strategies", default="mmap,gnndrive")
+    parser.add_argument("--cage", type=int, default=None, help="bytes; default: as in bench")
+    parser.add_argument("--sizes", default="1,2,4,8")
+    parser.add_argument("--batch-size", type=int, default=1000)
+    parser.add_argument("--batches", type=int, default=10)
+    parser.add_argument("--warmup", type=int, default=2)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    table = FIGURES[arguments.name](arguments)
+    lines = [f"# GNNDrive: {arguments.name}", ""]
+    lines += [f"- {name}: {text}" for name, text in provenance(Path()).items()]
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / f"gnndrive-{arguments.name}.md").write_text(
+        "\n".join([*lines, "", *table, ""])
+    )
+    print("\n".join(table))
+
+
+# Figure 2
+
+
+def contention(arguments: argparse.Namespace) -> list[str]:
+    table = [
+        "| dim | strategy | sampling alone, s/batch | with extraction | topology read alone, "
+        "MB/batch | with extraction | growth |",
+        "|--:|---|--:|--:|--:|--:|--:|",
+    ]
+    for dim in [0] if arguments.store else [int(text) for text in arguments.dims.split(",")]:
+        store = arguments.store or graph(arguments.nodes, dim)
+        options = BenchOptions(strategies=(), batch_size=arguments.batch_size)
+        with GraphStore(store) as opened:
+            plan, dim = plan_memory(opened, options), opened.encoding.dim
+        for strategy in arguments.strategies.split(","):
+            runs = {
+                extract: [
+                    caged(arguments.cage or plan.cage_bytes, {
+                        "store": str(store), "strategy": strategy, "memory": plan.memory_bytes,
+                        "batch_size": arguments.batch_size, "batches": arguments.batches,
+                        "warmup": arguments.warmup, "extract": extract,
+                    })
+                    for _ in range(arguments.repeat)
+                ]
+                for extract in (False, True)
+            }  # fmt: skip
+            alone, beside = (
+                {
+                    key: statistics.median(run[key] for run in runs[extract])
+                    for key in runs[extract][0]
+                }
+                for extract in (False, True)
+            )
+            growth = beside["bytes"] / max(alone["bytes"], 1) - 1
+            table.append(
+                f"| {dim} | {strategy} | {alone['seconds']:.3f} | {beside['seconds']:.3f} | "
+                f"{alone['bytes'] / 1e6:.1f} | {beside['bytes'] / 1e6:.1f} | {growth:+.0%} |"
+            )
+            print(table[-1], flush=True)
+    return table
+
+
+def graph(nodes: int, dim: int) -> Path:
+    name = "quick" if (nodes, dim) == (4_000_000, 128) else f"quick-{nodes // 1000}k-{dim}"
+    return rmat_store(name, nodes, nodes * 15, dim)
+
+
+def caged(limit_bytes: int, job: dict[str, Any]) -> dict[str, float]:
+    forget(Path(job["store"]))
+    done = run_caged([sys.executable, __file__, "worker", json.dumps(job)], limit_bytes)
+    if done.returncode:
+        raise SystemExit(f"{job['strategy']}: status {done.returncode}: {done.output}")
+    found: dict[str, float] = json.loads(done.output.strip().splitlines()[-1])
+    return found
+
+
+@dataclass
+class SamplerThreads:
+    """Threads that sample: the kernel counts what each of them reads, page faults included."""
+
+    ids: set[int]
+
+    @classmethod
+    def watch(cls) -> SamplerThreads:
+        """Notes the threads of every sampler that is made from now on."""
+        found = cls(set())
+
+        class Watched(Sampler):
+            def __init__(self, *args: Any, **named: Any) -> None:
+                before = tasks()
+                super().__init__(*args, **named)
+                found.ids |= tasks() - before
+
+        setattr(online, "Sampler", Watched)  # noqa: B010
+        return found
+
+    def read_bytes(self) -> int:
+        stages = {t.native_id or 0 for t in threading.enumerate() if t.name == "outcrop-sample"}
+        return sum(map(thread_read_bytes, (self.ids | stages) & tasks()))
+
+
+def tasks() -> set[int]:
+    return {int(path.name) for path in Path("/proc/self/task").iterdir()}
+
+
+def thread_read_bytes(thread: int) -> int:
+    for line in Path(f"/proc/self/task/{thread}/io").read_text().splitlines():
+        if line.startswith("read_bytes:"):
+            return int(line.split()[1])
+    return 0
+
+
+def run_worker(job: dict[str, Any]) -> dict[str, float]:
+    """One run under the limit -> seconds of sampling and bytes of topology, per batch."""
+    threads = SamplerThreads.watch()
+    if not job["extract"]:
+        made: Any = strategy_named(job["strategy"])[0]
+        made._gatherer = lambda _: NoRows()
+    with GraphStore(job["store"]) as store:
+        loader = NeighborLoader(
+            store, [10, 10, 10], "train", batch_size=job["batch_size"], shuffle=True,
+            strategy=job["strategy"], memory=job["memory"],
+        )  # fmt: skip
+        batches = loader.epoch(0, job["warmup"] + job["batches"])
+        for _ in range(job["warmup"]):
+            next(batches)
+        before = threads.read_bytes()
+        for _ in range(job["batches"] - 1):
+            next(batches)
+        after = threads.read_bytes()  # before the end, which ends the threads
+        next(batches)
+        batches.close()  # type: ignore[attr-defined]
+        sampled = loader.record.epochs[0].stages["sample"].busy_seconds
+    total = job["warmup"] + job["batches"]
+    return {"seconds": sampled / total, "bytes": (after - before) / max(job["batches"] - 1, 1)}
+
+
+# Figure 12
+
+
+def buffer(arguments: argparse.Namespace) -> list[str]:
+    store = arguments.store or graph(arguments.nodes, 128)
+    sizes = [float(text) for text in arguments.sizes.split(",")]
+    names = [f"gnndrive:buffer={size:g}" for size in sizes]
+    with GraphStore(store) as opened:
+        nodes, stream = seed_nodes(opened, "train")
+        seeds = SeedOrder(nodes, batch_size=arguments.batch_size, stream=stream, seed=0)
+        batch = probe(opened, Sampling((10, 10, 10)), seeds, row_shape(opened, staged=False))
+        # The largest buffer with its tables, and four samplers.
+        row_bytes = opened.encoding.row_bytes + 150
+        spare = int(min(max(sizes) * batch.nodes, opened.num_nodes) * row_bytes)
+        spare += 4 * batch.scratch_bytes + 64 * batch.nodes + 4 * opened.num_nodes
+    options = BenchOptions(
+        strategies=tuple(names), memory=str(spare), batches=arguments.batches,
+        warmup=arguments.warmup, repeat=arguments.repeat, batch_size=arguments.batch_size,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "runs"
+        summary = run_bench(store, options, out, print)
+        table = ["| batches of slots | s/batch | rows found | GB read |", "|--:|--:|--:|--:|"]
+        for row in (row for row in summary["rows"] if row["kind"] == "strategy"):
+            epochs = [json.loads((out / file).read_text())["loader"]["epochs"][0]
+                      for file in row["records"]]  # fmt: skip
+            if not epochs:
+                table.append(f"| {row['name']} | failed: {row['note']} | | |")
+                continue
+            seconds = statistics.median(row["seconds"]) / arguments.batches
+            found = sum(epochs[0]["hits"].values()) / epochs[0]["rows"]
+            size = row["name"].split("=")[1]
+            read = format_size(epochs[0]["bytes_read"])
+            table.append(f"| {size} | {seconds:.3f} | {found:.0%} | {read} |")
+    return table
+
+
+# Figure 14
+
+
+def order(arguments: argparse.Namespace) -> list[str]:
+    if arguments.store is None:
+        raise SystemExit("order needs --store: a real graph")
+    table = [
+        "| order | validation, best | test | epochs to 99 % of it | s |",
+        "|---|--:|--:|--:|--:|",
+    ]
+    with GraphStore(arguments.store) as store:
+        for name in ("exact", "completion"):
+            runs = []
+            for seed in range(arguments.seeds):
+                options = TrainOptions(
+                    strategy=f"gnndrive:order={name}", epochs=arguments.epochs, seed=seed,
+                    batch_size=arguments.batch_size,
+                )  # fmt: skip
+                start = time.perf_counter()
+                result = fit(store, options)
+                scores = [epoch.val or 0.0 for epoch in result.history]
+                reached = next(i for i, val in enumerate(scores, 1) if val >= 0.99 * max(scores))
+                runs.append((max(scores), result.test or 0.0, reached, time.perf_counter() - start))
+            columns = [list(column) for column in zip(*runs, strict=True)]
+            cells = [spread(column) for column in columns]
+            table.append(f"| {name} | {' | '.join(cells)} |")
+            print(table[-1], flush=True)
+    return table
+
+
+def spread(values: list[float]) -> str:
+    return f"{statistics.mean(values):.4g} ({min(values):.4g} to {max(values):.4g})"
+
+
+FIGURES: dict[str, Callable[[argparse.Namespace], list[str]]] = {
+    "contention": contention,
+    "buffer": buffer,
+    "order": order,
+}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""gnndrive: asynchronous extraction into a small buffer of shared slots (GNNDrive, ICPP 2024).
+
+Several samplers, then several extractors. An extractor takes slots of the feature buffer for the
+rows of its batch, sends the reads of all that are neither there nor on their way, and waits once.
+Rows land in their slots, around the page cache, which is left to the topology; from there they are
+copied into the batch, and the slots go to the end of the standby list, to be found again until they
+are reused.
+
+Unlike the paper, the extractors together never want more slots than there are: where a batch is too
+large for its share it is extracted in parts. So no number of slots leads to a deadlock, and memory
+for less than one batch will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from outcrop import _core
+from outcrop.cache.refcount import FeatureBuffer
+from outcrop.errors import OptionError
+from outcrop.gather import BufferedRows, NoRows
+from outcrop.parallel import cpu_count
+from outcrop.pipeline import StageTimes
+from outcrop.store.store import GraphStore
+from outcrop.strategies.base import Job, Means, RunTimes
+from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
+from outcrop.strategies.online import Gatherer, OnlineStrategy
+
+# Of the spare memory, what samplers beyond the first may take: rows gain more from it.
+_SAMPLERS_SHARE = 1 / 8
+# Of what the least buffer leaves, what the topology's pages may take: a buffer that pushed them out
+# of memory would slow sampling more than it speeds up extraction (the paper's section 3).
+_TOPOLOGY_SHARE = 1 / 2
+# The least number of slots, in batches: parts of them still keep the drive's queue full.
+_LEAST_BATCHES = 1 / 4
+# Per node of a batch: its order and its id, while it is extracted.
+_ORDER_BYTES = 16
+# Per slot in use: a claim's lists of slots, loads and rows to wait for, and the reader's copies.
+_CLAIM_BYTES = 56
+
+
+@dataclass(frozen=True)
+class GnnDriveOptions:
+    """As in the paper; all of them shrink with the budget."""
+
+    samplers: int = 4
+    extractors: int = 4
+    order: Literal["exact", "completion"] = "exact"
+    """completion: batches reach the loop as they are done; the set of them is the same."""
+    topology: Literal["mmap", "cache"] = "mmap"
+    buffer: float | None = None
+    """Slots, in batches; None: all memory that is spare."""
+
+    def __post_init__(self) -> None:
+        for name in ("samplers", "extractors"):
+            if not 1 <= getattr(self, name) <= 64:
+                raise OptionError(f"gnndrive: {name} must be 1 to 64 (got {getattr(self, name)})")
+        if self.buffer is not None and not 0 < self.buffer < float("inf"):
+            raise OptionError(f"gnndrive: buffer must be more than 0 (got {self.buffer})")
+        if self.topology == "cache":
+            raise OptionError("gnndrive: topology=cache is not there yet; use topology=mmap")
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How the spare memory is divided."""
+
+    samplers: int
+    extractors: int
+    slots: int
+    topology_bytes: int
+    """Left to the page cache, which a hard limit counts as ours."""
+
+
+class GnnDrive(OnlineStrategy):
+    """Rows in slots with reference counts, read by several extractors at once."""
+
+    name = "gnndrive"
+    Options = GnnDriveOptions
+
+    @classmethod
+    def needs(cls, means: Means) -> Mapping[str, int]:
+        plan = _plan(means)
+        return {
+            "samplers": plan.samplers * means.sizes.scratch_bytes,
+            "topology in the page cache": plan.topology_bytes,
+            **_buffer_bytes(means, plan.slots, plan.extractors),
+        }
+
+    def __init__(self, job: Job) -> None:
+        options: GnnDriveOptions = job.options
+        plan = _plan(job)
+        # With no batch in the loop, so many have memory to be extracted into.
+        extractors = min(plan.extractors, job.depth + 1)
+        super().__init__(
+            job,
+            _topology(job.store, options),
+            max(MMAP_THREADS // plan.samplers, 1),
+            samplers=plan.samplers,
+            gatherers=extractors,
+            order=options.order,
+        )
+        self._buffer: FeatureBuffer | None = None
+        if plan.slots:
+            row_bytes = job.store.encoding.row_bytes
+            self._buffer = FeatureBuffer(job.store.num_nodes, plan.slots, row_bytes)
+        self._part_nodes = max(plan.slots // extractors, 1)
+
+    def _gatherer(self) -> Gatherer:
+        if self._buffer is None:
+            return NoRows()
+        features = self._job.store.features
+        return BufferedRows(features, self._buffer, self._part_nodes, cpu_count())
+
+    def _count(self, gatherers: Sequence[Gatherer], times: RunTimes) -> None:
+        seconds = 0.0
+        for gatherer in gatherers:
+            if isinstance(gatherer, BufferedRows):
+                seconds += gatherer.copy_seconds
+                for tier, rows in gatherer.hits.items():
+                    times.hits[tier] = times.hits.get(tier, 0) + rows
+        gather = times.stages["gather"]
+        gather.busy_seconds -= seconds
+        times.stages["copy"] = StageTimes(items=gather.items, busy_seconds=seconds)
+
+    def close(self) -> None:
+        super().close()
+        self._buffer = None
+
+
+def _topology(store: GraphStore, options: GnnDriveOptions) -> _core.Topology:
+    assert options.topology == "mmap"
+    return mapped_topology(store)
+
+
+def _plan(means: Means) -> _Plan:
+    options: GnnDriveOptions = means.options
+    store = means.store
+    further = int(means.spare_bytes * _SAMPLERS_SHARE) // max(means.sizes.scratch_bytes, 1)
+    samplers = min(options.samplers, 1 + further)
+    # Two batches have memory in any case.
+    extractors = min(options.extractors, 2 + means.spare_bytes // means.sizes.batch_bytes)
+    slots = _least_slots(means)
+    left = means.spare_bytes - samplers * means.sizes.scratch_bytes
+    spare = max(left - _sum(_buffer_bytes(means, slots, extractors)), 0)
+    topology = store.array_bytes("indptr") + store.array_bytes("indices")
+    topology = min(topology, int(spare * _TOPOLOGY_SHARE))
+    if slots and options.buffer is None:
+        slots = _most_slots(means, slots, extractors, left - topology)
+    return _Plan(samplers, extractors, slots, topology)
+
+
+def _least_slots(means: Means) -> int:
+    """What the options say, or the least that works well."""
+    if not means.store.has("features"):
+        return 0
+    batches = means.options.buffer or _LEAST_BATCHES
+    return min(max(int(batches * means.sizes.nodes), 1), means.store.num_nodes)
+
+
+def _most_slots(means: Means, least: int, extractors: int, memory_bytes: int) -> int:
+    """As many slots as the memory has room for, up to one per node; the least even where not."""
+    low, high = least, means.store.num_nodes
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _sum(_buffer_bytes(means, middle, extractors)) <= memory_bytes:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _buffer_bytes(means: Means, slots: int, extractors: int) -> dict[str, int]:
+    if not slots:
+        return {}
+    store, wanted = means.store, extractors * means.sizes.nodes
+    return {
+        "feature buffer": FeatureBuffer.memory_bytes(
+            store.num_nodes, slots, store.encoding.row_bytes
+        ),
+        "extraction": wanted * _ORDER_BYTES + min(slots, wanted) * _CLAIM_BYTES,
+    }
+
+
+def _sum(needs: Mapping[str, int]) -> int:
+    return sum(needs.values())
