@@ -32,6 +32,8 @@ VARIANTS = [
     "ginex:superbatch=2:policy=lru",
     "ginex:superbatch=2:policy=static:mode=handover:metric=out",
     "ginex:superbatch=1:policy=static:topology=mmap",
+    "gnndrive:extractors=1:buffer=0.2",
+    "gnndrive:topology=cache",
 ]
 
 

@@ -81,6 +81,20 @@ def test_any_number_of_extractors_and_slots_gives_the_reference_batches(
         assert unused == slots
 
 
+@pytest.mark.parametrize("memory", ["least", "100MB"])
+def test_the_topology_may_come_from_the_neighbour_cache(path: Path, memory: str) -> None:
+    with GraphStore(path) as store:
+        expected = all_contents(make(store, "memory").epoch(0))
+
+        def of(memory: Any) -> NeighborLoader:
+            return make(store, "gnndrive:topology=cache", memory=memory)
+
+        loader = of(smallest_memory(of) if memory == "least" else memory)
+        assert all_contents(loader.epoch(0)) == expected
+        assert "indptr" in loader.record.charges
+        loader.close()
+
+
 def test_shadow_batches_share_the_slots_of_equal_nodes(path: Path) -> None:
     with GraphStore(path) as store:
         expected = all_contents(ShaDowLoader(store, 2, 5, "train", batch_size=40))
@@ -213,7 +227,7 @@ def test_a_buffer_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         ("buffer=0", "buffer must be more than 0"),
         ("buffer=nan", "buffer must be more than 0"),
         ("order=random", "order cannot be 'random'"),
-        ("topology=cache", "topology=cache is not there yet"),
+        ("topology=disk", "topology cannot be 'disk'"),
     ],
 )
 def test_bad_options_are_named(store: GraphStore, options: str, message: str) -> None:

@@ -17,20 +17,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from outcrop import _core
+from outcrop.cache.neighbor import NeighborCache, neighbor_bytes, scratch_bytes
 from outcrop.cache.refcount import FeatureBuffer
 from outcrop.errors import OptionError
 from outcrop.gather import BufferedRows, NoRows
 from outcrop.parallel import cpu_count
 from outcrop.pipeline import StageTimes
-from outcrop.store.store import GraphStore
 from outcrop.strategies.base import Job, Means, RunTimes
 from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
 from outcrop.strategies.online import Gatherer, OnlineStrategy
 
 # Of the spare memory, what samplers beyond the first may take: rows gain more from it.
 _SAMPLERS_SHARE = 1 / 8
-# Of what the least buffer leaves, what the topology's pages may take: a buffer that pushed them out
+# Of what the least buffer leaves, what the topology may take: a buffer that pushed its pages out
 # of memory would slow sampling more than it speeds up extraction (the paper's section 3).
 _TOPOLOGY_SHARE = 1 / 2
 # The least number of slots, in batches: parts of them still keep the drive's queue full.
@@ -50,6 +49,7 @@ class GnnDriveOptions:
     order: Literal["exact", "completion"] = "exact"
     """completion: batches reach the loop as they are done; the set of them is the same."""
     topology: Literal["mmap", "cache"] = "mmap"
+    """cache: lists of some nodes in memory, the others read around the page cache."""
     buffer: float | None = None
     """Slots, in batches; None: all memory that is spare."""
 
@@ -59,8 +59,6 @@ class GnnDriveOptions:
                 raise OptionError(f"gnndrive: {name} must be 1 to 64 (got {getattr(self, name)})")
         if self.buffer is not None and not 0 < self.buffer < float("inf"):
             raise OptionError(f"gnndrive: buffer must be more than 0 (got {self.buffer})")
-        if self.topology == "cache":
-            raise OptionError("gnndrive: topology=cache is not there yet; use topology=mmap")
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ class _Plan:
     extractors: int
     slots: int
     topology_bytes: int
-    """Left to the page cache, which a hard limit counts as ours."""
+    """Of the neighbour cache; or left to the page cache, which a hard limit counts as ours."""
 
 
 class GnnDrive(OnlineStrategy):
@@ -83,21 +81,31 @@ class GnnDrive(OnlineStrategy):
     @classmethod
     def needs(cls, means: Means) -> Mapping[str, int]:
         plan = _plan(means)
+        cached = means.options.topology == "cache"
         return {
-            "samplers": plan.samplers * means.sizes.scratch_bytes,
-            "topology in the page cache": plan.topology_bytes,
+            "samplers": plan.samplers * _sampler_bytes(means),
+            "indptr": _indptr_bytes(means),
+            "neighbour cache" if cached else "topology in the page cache": plan.topology_bytes,
             **_buffer_bytes(means, plan.slots, plan.extractors),
         }
 
     def __init__(self, job: Job) -> None:
         options: GnnDriveOptions = job.options
         plan = _plan(job)
+        self._neighbors: NeighborCache | None = None
+        if options.topology == "cache":
+            self._neighbors = NeighborCache.open(job.store, plan.topology_bytes)
+            topology = self._neighbors.topology(job.store.load("indptr"))
+            threads = cpu_count()
+        else:
+            topology = mapped_topology(job.store)
+            threads = max(MMAP_THREADS // plan.samplers, 1)
         # With no batch in the loop, so many have memory to be extracted into.
         extractors = min(plan.extractors, job.depth + 1)
         super().__init__(
             job,
-            _topology(job.store, options),
-            max(MMAP_THREADS // plan.samplers, 1),
+            topology,
+            threads,
             samplers=plan.samplers,
             gatherers=extractors,
             order=options.order,
@@ -128,28 +136,42 @@ class GnnDrive(OnlineStrategy):
     def close(self) -> None:
         super().close()
         self._buffer = None
-
-
-def _topology(store: GraphStore, options: GnnDriveOptions) -> _core.Topology:
-    assert options.topology == "mmap"
-    return mapped_topology(store)
+        if self._neighbors is not None:
+            self._neighbors.close()
+            self._neighbors = None
 
 
 def _plan(means: Means) -> _Plan:
     options: GnnDriveOptions = means.options
     store = means.store
-    further = int(means.spare_bytes * _SAMPLERS_SHARE) // max(means.sizes.scratch_bytes, 1)
+    sampler = _sampler_bytes(means)
+    further = int(means.spare_bytes * _SAMPLERS_SHARE) // max(sampler, 1)
     samplers = min(options.samplers, 1 + further)
     # Two batches have memory in any case.
     extractors = min(options.extractors, 2 + means.spare_bytes // means.sizes.batch_bytes)
     slots = _least_slots(means)
-    left = means.spare_bytes - samplers * means.sizes.scratch_bytes
+    left = means.spare_bytes - samplers * sampler - _indptr_bytes(means)
     spare = max(left - _sum(_buffer_bytes(means, slots, extractors)), 0)
-    topology = store.array_bytes("indptr") + store.array_bytes("indices")
-    topology = min(topology, int(spare * _TOPOLOGY_SHARE))
+    topology = int(spare * _TOPOLOGY_SHARE)
+    if options.topology == "cache":
+        topology = neighbor_bytes(store, topology)
+    else:
+        topology = min(topology, store.array_bytes("indptr") + store.array_bytes("indices"))
     if slots and options.buffer is None:
         slots = _most_slots(means, slots, extractors, left - topology)
     return _Plan(samplers, extractors, slots, topology)
+
+
+def _sampler_bytes(means: Means) -> int:
+    sizes = means.sizes
+    if means.options.topology == "mmap":
+        return sizes.scratch_bytes
+    return sizes.scratch_bytes + scratch_bytes(means.store, sizes.targets, sizes.edges)
+
+
+def _indptr_bytes(means: Means) -> int:
+    """Where it is resident."""
+    return means.store.array_bytes("indptr") if means.options.topology == "cache" else 0
 
 
 def _least_slots(means: Means) -> int:
