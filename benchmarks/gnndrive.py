@@ -51,6 +51,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=4_000_000)
     parser.add_argument("--dims", default="64,128,256,512")
     parser.add_argument("--strategies", default="mmap,gnndrive")
+    parser.add_argument("--memory", default="10%", help="for caches, of contention")
     parser.add_argument("--cage", type=int, default=None, help="bytes; default: as in bench")
     parser.add_argument("--sizes", default="1,2,4,8")
     parser.add_argument("--batch-size", type=int, default=1000)
@@ -82,7 +83,7 @@ def contention(arguments: argparse.Namespace) -> list[str]:
     ]
     for dim in [0] if arguments.store else [int(text) for text in arguments.dims.split(",")]:
         store = arguments.store or graph(arguments.nodes, dim)
-        options = BenchOptions(strategies=(), batch_size=arguments.batch_size)
+        options = BenchOptions((), memory=arguments.memory, batch_size=arguments.batch_size)
         with GraphStore(store) as opened:
             plan, dim = plan_memory(opened, options), opened.encoding.dim
         for strategy in arguments.strategies.split(","):
