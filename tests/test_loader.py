@@ -33,7 +33,6 @@ from outcrop.store.store import GraphStore
 from outcrop.strategies import STRATEGIES
 from outcrop.strategies.base import RunTimes
 from outcrop.strategies.memory import Memory
-from outcrop.strategies.online import OnlineStrategy
 from tests.conformance.contract import all_contents, check_against_store, contents
 from tests.stores import CLASSES, make_random_store, smallest_memory
 
@@ -409,10 +408,8 @@ def test_nothing_is_left_behind(store: GraphStore, strategy: str) -> None:
     assert loader.feed._pool.held_bytes == 0
 
 
-@pytest.mark.parametrize(
-    "strategy", [name for name, made in STRATEGIES.items() if issubclass(made, OnlineStrategy)]
-)
-def test_threads_of_online_strategies_end_with_their_loop_not_with_garbage_collection(
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_threads_end_with_their_loop_not_with_garbage_collection(
     store: GraphStore, strategy: str
 ) -> None:
     loader = make(store, strategy=strategy)

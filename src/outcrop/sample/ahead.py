@@ -52,8 +52,11 @@ class SamplingAhead:
         """One item per batch that is in the trace: for progress."""
         return iter(self.pipeline)
 
+    def close(self) -> None:
+        """After the run. They refer to each other: threads would wait for garbage collection."""
+        del self.pipeline
+
     def cancel(self) -> None:
-        """Ends it, from any thread; `run` raises CancelledError."""
+        """From any thread: `run` raises CancelledError."""
         for sampler in self._samplers:
             sampler.cancel()
-        self.pipeline.close()

@@ -12,9 +12,10 @@ from outcrop.strategies.ginex import Ginex
 from outcrop.strategies.gnndrive import GnnDrive
 from outcrop.strategies.memory import Memory
 from outcrop.strategies.mmap import Mmap
+from outcrop.strategies.pagraph import PaGraph
 
 STRATEGIES: dict[str, type[Strategy]] = {
-    made.name: made for made in (Memory, Mmap, Direct, Ginex, GnnDrive)
+    made.name: made for made in (Memory, Mmap, Direct, PaGraph, Ginex, GnnDrive)
 }
 
 

@@ -319,12 +319,14 @@ class _Run:
         with TraceWriter(
             store.disk, folder, num_nodes=store.num_nodes, num_edges=store.num_edges, identity={}
         ) as writer:
-            self._sampling = SamplingAhead(tasks, samplers, writer)
+            sampling = self._sampling = SamplingAhead(tasks, samplers, writer)
             try:
-                for _ in self._sampling.run():
+                for _ in sampling.run():
                     pass
             finally:
-                self._times.take_stages(self._sampling.pipeline)
+                self._times.take_stages(sampling.pipeline)
+                self._sampling = None
+                sampling.close()
             return _Superbatch(number, folder, writer.flush())
 
     def _inspect(self, superbatch: _Superbatch) -> _Superbatch:
@@ -385,8 +387,8 @@ class _Run:
     def _cancel(self) -> None:
         """Nobody waits for another superbatch."""
         if self._ahead is not None:
-            if self._sampling is not None:
-                self._sampling.cancel()
+            if (sampling := self._sampling) is not None:
+                sampling.cancel()
             self._ahead.close()
 
     def close(self) -> None:
