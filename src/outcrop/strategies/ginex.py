@@ -85,7 +85,6 @@ class GinexOptions:
     overlap: bool | None = None
     """Whether the next superbatch is sampled and planned during the main loop (split), in memory of
     its own; else in that of the batches, which wait. None: where that memory is a small part."""
-
     read_unit: int = 4096
     """Bytes of the smallest read of a missing row, and what it is aligned to: 4 KiB to 1 MiB."""
 
@@ -149,7 +148,10 @@ class Ginex(Strategy):
         self._cache_lock = threading.Lock()
 
     def _cache_memory(self) -> NDArray[np.uint8]:
-        return aligned_empty(max(self.job.charges.get("feature cache", 0), 1))
+        """For rows, and in handover for lists; the policy has its own beside it."""
+        charged = self.job.charges.get("feature cache", 0)
+        policy = charged // _slot_bytes(self.job) * _POLICY_SLOT_BYTES[self.job.options.policy]
+        return aligned_empty(max(charged - policy, 1))
 
     def _open_topology(self) -> _core.Topology:
         job, store = self.job, self.job.store
