@@ -51,8 +51,8 @@ def main() -> None:
     shutil.rmtree(out, ignore_errors=True)
     store = rmat_store(arguments.name, setting.nodes, setting.edges)
     sys.argv = [
-        "outcrop", "bench", str(store), "--strategies", arguments.strategies, "--memory", setting.memory,
-        "--cage", setting.cage, "--batches", str(setting.batches), "--repeat", arguments.repeat,
+        "outcrop", "bench", str(store), "--strategies", arguments.strategies,
+        "--memory", setting.memory, "--cage", setting.cage, "--batches", str(setting.batches), "--repeat", arguments.repeat,
         "--out", str(out), *setting.flags,
     ]  # fmt: skip
     app()
