@@ -52,7 +52,8 @@ def main() -> None:
     store = rmat_store(arguments.name, setting.nodes, setting.edges)
     sys.argv = [
         "outcrop", "bench", str(store), "--strategies", arguments.strategies,
-        "--memory", setting.memory, "--cage", setting.cage, "--batches", str(setting.batches), "--repeat", arguments.repeat,
+        "--memory", setting.memory, "--cage", setting.cage,
+        "--batches", str(setting.batches), "--repeat", arguments.repeat,
         "--out", str(out), *setting.flags,
     ]  # fmt: skip
     app()
