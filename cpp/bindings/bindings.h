@@ -63,5 +63,6 @@ void BindBudget(nb::module_& m);
 void BindCache(nb::module_& m);
 void BindRefcount(nb::module_& m);
 void BindNeighbor(nb::module_& m);
+void BindPack(nb::module_& m);
 
 }  // namespace outcrop::bindings

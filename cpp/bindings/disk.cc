@@ -204,6 +204,12 @@ void BindFile(nb::module_& m) {
           },
           nb::arg("path"), nb::arg("access"), Unlocked())
       .def_static(
+          "open_for_update",
+          [](const std::string& path, Access access) {
+            return FileHandle{File::OpenForUpdate(path, access)};
+          },
+          nb::arg("path"), nb::arg("access"), Unlocked())
+      .def_static(
           "create",
           [](const std::string& path, uint64_t bytes, Access access) {
             return FileHandle{File::Create(path, bytes, access)};

@@ -12,4 +12,5 @@ NB_MODULE(_core, m) {
   outcrop::bindings::BindCache(m);
   outcrop::bindings::BindRefcount(m);
   outcrop::bindings::BindNeighbor(m);
+  outcrop::bindings::BindPack(m);
 }

@@ -66,6 +66,17 @@ class NodeTable {
     entries_[slot] = {node, value};
   }
 
+  // f(node, value) for each node that has one; in ascending order only if dense().
+  template <typename F>
+  void ForEach(F f) const {
+    for (size_t node = 0; node < dense_.size(); ++node) {
+      if (dense_[node] != kNone) f(static_cast<int64_t>(node), dense_[node]);
+    }
+    for (size_t slot = 0; slot < entries_.size(); ++slot) {
+      if (entries_[slot].node != kEmpty) f(entries_[slot].node, entries_[slot].value);
+    }
+  }
+
   void Erase(int64_t node) {
     if (dense()) {
       dense_[static_cast<size_t>(node)] = kNone;

@@ -106,8 +106,16 @@ void File::OpenDirect(Access access) {
 }
 
 std::shared_ptr<File> File::OpenForRead(const std::string& path, Access access) {
-  std::shared_ptr<File> file(new File(path, /*writable=*/false));
-  file->buffered_fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  return Open(path, access, /*writable=*/false);
+}
+
+std::shared_ptr<File> File::OpenForUpdate(const std::string& path, Access access) {
+  return Open(path, access, /*writable=*/true);
+}
+
+std::shared_ptr<File> File::Open(const std::string& path, Access access, bool writable) {
+  std::shared_ptr<File> file(new File(path, writable));
+  file->buffered_fd_ = open(path.c_str(), (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
   if (file->buffered_fd_ < 0) ThrowOpen(path, errno);
   struct stat st{};
   if (fstat(file->buffered_fd_, &st) != 0) ThrowOpen(path, errno);

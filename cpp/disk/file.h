@@ -20,8 +20,10 @@ inline constexpr uint64_t kPageBytes = 4096;
 // Thread-safe: constant after construction, apart from Close by the last owner.
 class File {
  public:
-  // Opens for reading. Throws IoError (kOpen).
+  // Opens a file that exists, for reading. Throws IoError (kOpen).
   static std::shared_ptr<File> OpenForRead(const std::string& path, Access access);
+  // The same for writing and reading.
+  static std::shared_ptr<File> OpenForUpdate(const std::string& path, Access access);
 
   // Creates a new file of `bytes` bytes, all of them allocated on disk, for writing and reading.
   // An existing file is an error; where the space is missing nothing is left behind.
@@ -59,6 +61,7 @@ class File {
 
  private:
   File(std::string path, bool writable);
+  static std::shared_ptr<File> Open(const std::string& path, Access access, bool writable);
   void OpenDirect(Access access);
 
   const std::string path_;

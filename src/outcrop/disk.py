@@ -166,6 +166,10 @@ class Disk:
         """Opens a file for reading."""
         return File(self._engine, _core.File.open(os.fspath(path), self._access()))
 
+    def open_for_update(self, path: Path) -> File:
+        """Opens a file that exists for writing and reading."""
+        return File(self._engine, _core.File.open_for_update(os.fspath(path), self._access()))
+
     def create(self, path: Path, size: int = 0) -> File:
         """Creates a file of `size` bytes, allocated on disk; an existing file is an error."""
         return File(self._engine, _core.File.create(os.fspath(path), size, self._access()))

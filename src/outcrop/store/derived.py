@@ -79,19 +79,25 @@ class DerivedLayouts:
             return None
 
     def get_or_build(
-        self, kind: str, inputs: Mapping[str, Any], build: Callable[[Path], None]
+        self,
+        kind: str,
+        inputs: Mapping[str, Any],
+        build: Callable[[Path], None],
+        *,
+        resumable: bool = False,
     ) -> Layout:
         """The layout; made by build(directory) where it is missing.
 
-        `build` syncs what it writes. If it fails nothing remains. LockedError where another process
-        is making the same layout.
+        `build` syncs what it writes. If it fails nothing remains; but if it is killed or
+        interrupted and `resumable`, the next one finds what it left, and must know what of it is
+        good. LockedError where another process is making the same layout.
         """
         found = self.find(kind, inputs)
         if found is not None:
             return found
         path = self.path(kind, inputs)
         try:
-            with WorkDirectory(path) as work:
+            with WorkDirectory(path, resumable=resumable) as work:
                 build(work.path)
                 record = {
                     "kind": kind,

@@ -20,6 +20,8 @@ from outcrop.store.arrays import load_array, map_array, read_blocks
 from outcrop.store.derived import DerivedLayouts
 from outcrop.store.format import SPLITS, ArrayEntry, Manifest, RowEncoding, read_manifest
 
+_PAGE_BYTES = 4096
+
 
 class GraphStore:
     """A graph on disk: topology as CSC, feature rows, labels, splits.
@@ -212,6 +214,20 @@ class FeatureRows:
     def start_read(self, ids: Ints, out: NDArray[Any], places: Ints | None = None) -> Pending:
         """Rows of `ids` (ascending) as they are stored -> out[places]."""
         return self._file.start_read_rows(ids, out, base=self._base, places=places)
+
+    def start_scan(
+        self, first: int, last: int, memory: NDArray[np.uint8]
+    ) -> tuple[Pending, NDArray[np.uint8]]:
+        """Rows [first, last) as they are stored, in sequence -> where they will be in `memory`.
+
+        It is page-aligned and has room for two pages more than the rows: whole pages are read.
+        """
+        begin = self._base + first * self.encoding.row_bytes
+        end = self._base + last * self.encoding.row_bytes
+        start = begin - begin % _PAGE_BYTES
+        stop = min(-(-end // _PAGE_BYTES) * _PAGE_BYTES, self._file.size)
+        pending = self._file.start_read_extents([start], [stop - start], memory[: stop - start])
+        return pending, memory[begin - start : end - start]
 
     def gather(self, ids: Ints) -> NDArray[np.float32]:
         """Rows of `ids`, in any order and as often as wanted -> float32 [len(ids), dim]."""

@@ -17,11 +17,13 @@ _PREFIX, _SUFFIX = ".", ".building"
 class WorkDirectory:
     """A directory in the making: `commit` gives it its name, anything else removes it.
 
-    At most one process works on a name. What a killed process left is removed by the next one.
+    At most one process works on a name. What a killed process left is removed by the next one; of a
+    `resumable` one it is kept for the next, as it is when the work is interrupted.
     """
 
-    def __init__(self, final: Path) -> None:
+    def __init__(self, final: Path, *, resumable: bool = False) -> None:
         """StoreError where `final` exists; LockedError where another process is making it."""
+        self._resumable = resumable
         self.final = final.absolute()
         self.path = self.final.parent / f"{_PREFIX}{self.final.name}{_SUFFIX}"
         self._refuse_existing()
@@ -33,7 +35,8 @@ class WorkDirectory:
             raise LockedError(f"{self.final}: another process is making it") from None
         try:
             self._refuse_existing()
-            _empty(self.path)
+            if not resumable:
+                empty(self.path)
         except BaseException:
             self._lock.release()
             raise
@@ -58,6 +61,12 @@ class WorkDirectory:
             self._lock.release()
             self._lock = None
 
+    def _leave(self) -> None:
+        """As it is, for the next one who works on it."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
     def __enter__(self) -> WorkDirectory:
         return self
 
@@ -67,7 +76,11 @@ class WorkDirectory:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.abandon()
+        interrupted = error is not None and not isinstance(error, Exception)
+        if self._resumable and interrupted:
+            self._leave()
+        else:
+            self.abandon()
 
 
 def leftovers(parent: Path) -> list[Path]:
@@ -84,7 +97,8 @@ def leftovers(parent: Path) -> list[Path]:
     return found
 
 
-def _empty(path: Path) -> None:
+def empty(path: Path) -> None:
+    """Removes all that is in a work directory but its lock."""
     for entry in path.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)

@@ -1,0 +1,197 @@
+// Packing: rows into chunks by pieces, however they are cut, and back into batches.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "cache/tiers.h"
+#include "gather/assemble.h"
+#include "pack/scatter.h"
+
+namespace outcrop {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+Bytes RandomBytes(size_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  Bytes bytes(count);
+  for (std::byte& b : bytes) b = static_cast<std::byte>(random());
+  return bytes;
+}
+
+// Writes pieces where they belong, some time after they were full.
+class Writer {
+ public:
+  explicit Writer(pack::Scatter& scatter) : scatter_(scatter) {}
+
+  void Take() {
+    for (const pack::Piece& piece : scatter_.TakeFull()) flying_.push_back(piece);
+  }
+  void Land(size_t count, size_t piece_bytes) {
+    for (size_t i = 0; i < count && !flying_.empty(); ++i) {
+      const pack::Piece piece = flying_.front();
+      flying_.erase(flying_.begin());
+      Bytes& chunk = chunks[piece.chunk];
+      chunk.resize(std::max(chunk.size(), piece.number * piece_bytes + piece.bytes));
+      std::memcpy(chunk.data() + piece.number * piece_bytes, scatter_.slot(piece.slot).data(),
+                  piece.bytes);
+      scatter_.Release(piece.slot);
+    }
+  }
+  void Add(const pack::Piece& piece) { flying_.push_back(piece); }
+  size_t flying() const { return flying_.size(); }
+
+  std::map<size_t, Bytes> chunks;
+
+ private:
+  pack::Scatter& scatter_;
+  std::vector<pack::Piece> flying_;
+};
+
+TEST_CASE("rows of many chunks are scattered, whatever the sizes of rows and pieces") {
+  constexpr size_t kChunks = 5, kRows = 200, kPartition = 30, kUnit = 8;
+  for (const size_t row_bytes : {1, 7, 64, 100, 129}) {
+    for (const size_t piece_bytes : {64, 128}) {
+      const Bytes features = RandomBytes(kRows * row_bytes, 1);
+      Bytes memory((kChunks + 1) * piece_bytes);
+      pack::Scatter scatter(kChunks, row_bytes, piece_bytes, memory);
+      Writer writer(scatter);
+      std::mt19937 random(static_cast<uint32_t>(row_bytes));
+      std::vector<Bytes> expected(kChunks);
+      for (size_t first = 0; first < kRows; first += kPartition) {
+        const size_t rows = std::min(kPartition, kRows - first);
+        std::vector<pack::Run> runs;
+        std::vector<int64_t> ids;
+        for (size_t chunk = 0; chunk < kChunks; ++chunk) {
+          const size_t before = ids.size();
+          for (size_t row = first; row < first + rows; ++row) {
+            if (random() % 3 == 0) continue;
+            ids.push_back(static_cast<int64_t>(row));
+            const auto begin = features.begin() + static_cast<ptrdiff_t>(row * row_bytes);
+            expected[chunk].insert(expected[chunk].end(), begin,
+                                   begin + static_cast<ptrdiff_t>(row_bytes));
+          }
+          runs.push_back({chunk, ids.size() - before});
+        }
+        const std::span<const std::byte> partition(features.data() + first * row_bytes,
+                                                   rows * row_bytes);
+        while (!scatter.Append(partition, static_cast<int64_t>(first), runs, ids)) {
+          writer.Take();
+          REQUIRE(writer.flying() > 0);  // else it would wait for ever
+          writer.Land(1, piece_bytes);
+        }
+        writer.Take();
+      }
+      for (size_t chunk = 0; chunk < kChunks; ++chunk) {
+        const pack::Piece piece = scatter.Finish(chunk, kUnit);
+        CHECK(piece.bytes % kUnit == 0);
+        if (piece.bytes > 0) writer.Add(piece);
+        CHECK(scatter.Finish(chunk, kUnit).bytes == 0);
+      }
+      writer.Land(1000, piece_bytes);
+      for (size_t chunk = 0; chunk < kChunks; ++chunk) {
+        expected[chunk].resize((expected[chunk].size() + kUnit - 1) / kUnit * kUnit);
+        CHECK(writer.chunks[chunk] == expected[chunk]);
+      }
+    }
+  }
+}
+
+TEST_CASE("a chunk is resumed at the beginning of any of its pieces") {
+  constexpr size_t kRowBytes = 7, kPieceBytes = 32, kRows = 20;
+  const Bytes features = RandomBytes(kRows * kRowBytes, 2);
+  for (size_t piece = 0; piece * kPieceBytes < features.size(); ++piece) {
+    Bytes memory(20 * kPieceBytes);
+    pack::Scatter scatter(2, kRowBytes, kPieceBytes, memory);
+    Writer writer(scatter);
+    const size_t first = piece * kPieceBytes / kRowBytes;
+    scatter.Resume(1, piece, piece * kPieceBytes % kRowBytes);
+    std::vector<int64_t> ids(kRows - first);
+    std::iota(ids.begin(), ids.end(), static_cast<int64_t>(first));
+    REQUIRE(scatter.Append(features, 0, std::vector<pack::Run>{{1, ids.size()}}, ids));
+    writer.Take();
+    writer.Add(scatter.Finish(1, 1));
+    writer.Land(1000, kPieceBytes);
+    Bytes expected = features;
+    std::fill_n(expected.begin(), piece * kPieceBytes, std::byte{0});
+    CHECK(writer.chunks[1] == expected);
+  }
+}
+
+TEST_CASE("rows that come in blocks go to their places") {
+  constexpr size_t kDim = 5, kRows = 700, kRowBytes = kDim * sizeof(float);
+  std::vector<uint32_t> places(kRows);
+  std::iota(places.begin(), places.end(), 3);
+  std::shuffle(places.begin(), places.end(), std::mt19937(1));
+  const Bytes stored = RandomBytes(kRows * kRowBytes + 100, 3);  // and padding
+  const gather::RowArray shape{nullptr, kRowBytes, kDim, gather::Encoding::kFloat32};
+  parallel::Pool pool(2);
+  for (const size_t block : {1, 19, 20, 21, 4096, 100000}) {
+    std::vector<float> out((kRows + 3) * kDim);
+    gather::RowStream stream(shape, places, out);
+    for (size_t at = 0; at < stored.size(); at += block) {
+      stream.Feed(std::span(stored).subspan(at, std::min(block, stored.size() - at)), pool);
+    }
+    CHECK(stream.done());
+    for (size_t i = 0; i < kRows; ++i) {
+      REQUIRE(std::memcmp(out.data() + places[i] * kDim, stored.data() + i * kRowBytes,
+                          kRowBytes) == 0);
+    }
+  }
+}
+
+TEST_CASE("rows of the cache go to their places, and rows are copied within a batch") {
+  constexpr size_t kDim = 3;
+  std::vector<float> cache(10 * kDim);
+  std::iota(cache.begin(), cache.end(), 0.0F);
+  const gather::RowArray rows{reinterpret_cast<const std::byte*>(cache.data()),
+                              kDim * sizeof(float), kDim, gather::Encoding::kFloat32};
+  std::vector<float> out(4 * kDim, -1.0F);
+  parallel::Pool pool(1);
+  gather::PlaceRows(rows, std::vector<uint32_t>{9, 0}, std::vector<uint32_t>{0, 2}, pool, out);
+  gather::CopyRows(std::vector<uint32_t>{0}, std::vector<uint32_t>{3}, kDim, out);
+  CHECK(out == std::vector<float>{27, 28, 29, -1, -1, -1, 0, 1, 2, 27, 28, 29});
+}
+
+TEST_CASE("entries are sorted by node, and equal nodes keep their order") {
+  std::mt19937_64 random(5);
+  cache::EntrySorter sorter;
+  for (const uint64_t most : {1ULL, 100ULL, 1ULL << 40}) {
+    std::vector<int64_t> nodes(5000);
+    for (int64_t& node : nodes) node = static_cast<int64_t>(random() % most);
+    const auto sorted = sorter.Sort(nodes);
+    REQUIRE(sorted.size() == nodes.size());
+    for (size_t i = 0; i < sorted.size(); ++i) {
+      REQUIRE(static_cast<int64_t>(sorted[i].node) == nodes[sorted[i].row]);
+      if (i == 0) continue;
+      REQUIRE(sorted[i - 1].node <= sorted[i].node);
+      if (sorted[i - 1].node == sorted[i].node) REQUIRE(sorted[i - 1].row < sorted[i].row);
+    }
+  }
+}
+
+TEST_CASE("the hottest nodes are the same from a dense table and from a hash table") {
+  std::mt19937 random(6);
+  cache::AccessCounts dense(1000, 1000), hashed(int64_t{1} << 40, 10);
+  for (int batch = 0; batch < 30; ++batch) {
+    std::vector<int64_t> nodes;
+    for (int i = 0; i < 200; ++i) nodes.push_back(static_cast<int64_t>(random() % 1000));
+    dense.Add(nodes);
+    hashed.Add(nodes);
+  }
+  for (const size_t slots : {0, 1, 10, 500, 5000}) {
+    const auto left = dense.Hottest(slots), right = hashed.Hottest(slots);
+    REQUIRE(left.size() == right.size());
+    CHECK(left.size() <= slots);
+    CHECK(std::equal(left.data(), left.data() + left.size(), right.data()));
+    CHECK(std::is_sorted(left.data(), left.data() + left.size()));
+  }
+}
+
+}  // namespace
+}  // namespace outcrop

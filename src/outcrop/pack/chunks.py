@@ -1,0 +1,205 @@
+"""Chunks: a plan, packed -> a folder; read back as tables, and as blocks of a chunk's bytes.
+
+docs/format.md has the bytes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
+
+from outcrop.cache.tiers import Rows
+from outcrop.disk import Disk, File, aligned_empty
+from outcrop.errors import CorruptError, StoreError
+from outcrop.pack.pieces import PIECE_BYTES, Checksums, chunk_checksum
+from outcrop.pack.plan import CHUNKS, IDS, PLAN, TABLES, PackPlan, round_up
+from outcrop.sample.seeds import Ids
+from outcrop.store.arrays import READ_BLOCK_BYTES, ArrayWriter, PieceHasher, read_blocks
+from outcrop.store.format import ArrayEntry, seal, unseal
+from outcrop.store.locks import write_synced
+
+PACK_FORMAT, PACK_VERSION = "outcrop-pack", 1
+_HEADER, _INDEX, _CACHED = "pack.json", "index.npy", "cached.npy"
+
+Fill = Callable[[Disk, Path, PackPlan], Checksums]
+
+
+def write_pack(disk: Disk, folder: Path, plan: PackPlan, fill: Fill) -> None:
+    """Makes the folder a pack; `fill` makes the chunks. On return all has reached the device.
+
+    Where the file of chunks exists, an earlier call was interrupted, and `fill` goes on.
+    """
+    if not (folder / CHUNKS).exists():
+        disk.create(folder / CHUNKS, plan.chunk_bytes).close()
+    index = plan.index.copy()
+    index["chunk_checksum"] = fill(disk, folder, plan)
+    header = {
+        "format": PACK_FORMAT,
+        "version": PACK_VERSION,
+        "row_bytes": plan.row_bytes,
+        "piece_bytes": PIECE_BYTES,
+        "packed": plan.packed,
+        "table_bytes": plan.table_bytes,
+        "chunk_bytes": plan.chunk_bytes,
+        "index": _write_array(disk, folder, _INDEX, index),
+        "cached": _write_array(disk, folder, _CACHED, _cached_ids(disk, folder, plan)),
+    }
+    write_synced(folder / _HEADER, seal(header))
+    for path in folder.iterdir():
+        if path.name in (IDS, PLAN) or path.name.startswith("progress"):
+            os.unlink(path)
+
+
+def _cached_ids(disk: Disk, folder: Path, plan: PackPlan) -> Ids:
+    with disk.open(folder / IDS) as file:
+        return file.read(8 * int(plan.first_ids[-1]), 8 * int(plan.rows[-1])).view(np.int64)
+
+
+def _write_array(disk: Disk, folder: Path, name: str, array: NDArray[Any]) -> dict[str, Any]:
+    (folder / name).unlink(missing_ok=True)  # of a call that was interrupted here
+    with ArrayWriter(disk, folder, name, array.dtype, rows=len(array)) as writer:
+        writer.append(array)
+        return writer.close().to_json()
+
+
+@dataclass(frozen=True)
+class Table:
+    """Where the rows of a batch are found; see outcrop.cache.tiers.BatchTiers."""
+
+    cached_rows: Rows
+    cached_slots: Rows
+    packed_rows: Rows
+    copied_rows: Rows
+    copied_from: Rows
+
+
+class Pack(AbstractContextManager["Pack"]):
+    """A finished pack. Thread-safe, apart from `close`."""
+
+    def __init__(self, disk: Disk, folder: Path) -> None:
+        """StoreError where it was never finished; CorruptError where it is damaged."""
+        header = _read_header(folder / _HEADER)
+        self.row_bytes: int = header["row_bytes"]
+        self.packed: bool = header["packed"]
+        """Whether batches have chunks."""
+        self.bytes: int = header["table_bytes"] + header["chunk_bytes"]
+        self._index = _load(disk, folder, ArrayEntry.from_json(header["index"]))
+        self.cached: Ids = _load(disk, folder, ArrayEntry.from_json(header["cached"]))
+        """Nodes whose rows belong into the cache, ascending: their places are slots."""
+        self._tables = _opened(disk, folder / TABLES, header["table_bytes"])
+        self._chunks = _opened(disk, folder / CHUNKS, header["chunk_bytes"])
+
+    def __len__(self) -> int:
+        """Batches."""
+        return len(self._index) - 1
+
+    @property
+    def counts(self) -> tuple[Ids, Ids]:
+        """Per batch: rows that are cached, and rows that are packed."""
+        return self._index["cached"][:-1].copy(), self._index["packed"][:-1].copy()
+
+    @property
+    def resident_bytes(self) -> int:
+        return self._index.nbytes + self.cached.nbytes
+
+    def table(self, t: int) -> Table:
+        row = self._index[t]
+        cached, packed, copied = (int(row[name]) for name in ("cached", "packed", "copied"))
+        sizes = (cached, cached, packed, copied, copied)
+        size = int(round_up(np.int64(4 * sum(sizes))))
+        offset = int(row["table_offset"])
+        data = self._tables.read(offset, size)
+        if xxh3_64_intdigest(data.data) != row["table_checksum"]:
+            raise CorruptError(
+                f"{self._tables.path}: batch {t}: {size} B at {offset} differ from their checksum"
+            )
+        words = data.view("<u4")
+        bounds = np.concatenate([[0], np.cumsum(sizes)]).tolist()
+        return Table(*(words[b:e] for b, e in itertools.pairwise(bounds)))
+
+    def blocks(self, t: int) -> Iterator[NDArray[np.uint8]]:
+        """The rows of batch t, one after the other, in blocks that may end within a row.
+
+        The following blocks are read while one is used, which is overwritten then. CorruptError
+        after the last one where any of them was not as it was written.
+        """
+        return self._blocks(t, f"batch {t}")
+
+    def _blocks(self, t: int, name: str) -> Iterator[NDArray[np.uint8]]:
+        row = self._index[t]
+        offset = int(row["chunk_offset"])
+        size = int(round_up(row["packed"] * self.row_bytes))
+        checksums = np.zeros(-(-size // PIECE_BYTES), "<u8")
+        piece = 0
+        for block in read_blocks(self._chunks, offset, offset + size):
+            for begin in range(0, len(block), PIECE_BYTES):
+                part = block[begin : begin + PIECE_BYTES]
+                checksums[piece] = xxh3_64_intdigest(part.data)
+                piece += 1
+            yield block
+        if chunk_checksum(checksums) != row["chunk_checksum"]:
+            raise CorruptError(
+                f"{self._chunks.path}: {name}: {size} B at {offset} differ from their checksum"
+            )
+
+    def load_cache(self) -> NDArray[np.uint8]:
+        """The rows of `cached`, as they are stored, in memory of their own."""
+        size = len(self.cached) * self.row_bytes
+        rows = aligned_empty(size)
+        done = 0
+        for block in self._blocks(len(self), "the cache"):
+            taken = block[: size - done]
+            rows[done : done + len(taken)] = taken
+            done += len(taken)
+        return rows
+
+    def close(self) -> None:
+        self._tables.close()
+        self._chunks.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def block_bytes(chunk_bytes: int) -> int:
+    """Memory that reading a chunk of this size takes."""
+    return 4 * min(READ_BLOCK_BYTES, int(round_up(chunk_bytes)))
+
+
+def _read_header(path: Path) -> dict[str, Any]:
+    try:
+        header = unseal(path.read_bytes(), str(path))
+    except (FileNotFoundError, NotADirectoryError):
+        raise StoreError(f"{path.parent}: not a pack, or one that was never finished") from None
+    if header.get("format") != PACK_FORMAT or header["version"] != PACK_VERSION:
+        found = f"{header.get('format')} version {header.get('version')}"
+        raise StoreError(f"{path}: expected {PACK_FORMAT} version {PACK_VERSION} (got {found})")
+    if header["piece_bytes"] != PIECE_BYTES:
+        raise StoreError(f"{path}: pieces of {header['piece_bytes']} B, not {PIECE_BYTES}")
+    return header
+
+
+def _load(disk: Disk, folder: Path, entry: ArrayEntry) -> NDArray[Any]:
+    with disk.open(folder / entry.file) as file:
+        data = file.read(0, min(file.size, entry.file_bytes))
+    hasher = PieceHasher()
+    hasher.update(data)
+    if hasher.checksums() != entry.checksums:
+        raise CorruptError(f"{folder / entry.file}: differs from its checksum")
+    return data[entry.data_offset :].view(entry.dtype)
+
+
+def _opened(disk: Disk, path: Path, size: int) -> File:
+    file = disk.open(path)
+    if file.size != size:
+        raise CorruptError(f"{path}: {file.size} B, but {_HEADER} says {size} B")
+    return file
