@@ -19,6 +19,7 @@ from outcrop.errors import OptionError
 from outcrop.metrics import DriveUse, EpochRecord, LoaderRecord
 from outcrop.options import parse_size
 from outcrop.pipeline import Event
+from outcrop.progress import SILENT, Progress
 from outcrop.sample.sampler import SAMPLING_VERSION, Sampler, Sampling
 from outcrop.sample.seeds import Ids, SeedOrder, Stream, Task
 from outcrop.store.store import GraphStore
@@ -48,8 +49,12 @@ class Feed:
         strategy: str,
         memory: str | int,
         disk: str | int | None = None,
+        epochs: int | None = None,
+        progress: Progress = SILENT,
     ) -> None:
         """`first`: a schedule whose first batch shows how large batches are.
+
+        `epochs`: that the run will have, if that is known. `progress`: of what is prepared.
 
         BudgetError where the memory is too little, with the least that would do.
         """
@@ -70,6 +75,7 @@ class Feed:
             sizes=sizes,
             spare_bytes=max(self.budget.total_bytes - least, 0),
             disk_bytes=None if disk is None else parse_size(disk),
+            epochs=epochs,
         )
         charges = made.needs(means)
         self.budget.charge({**common, **charges}, sizes.batch_bytes, _MIN_BATCHES)
@@ -78,7 +84,8 @@ class Feed:
         depth = min(self._pool.limit_bytes // sizes.batch_bytes - 1, _MOST_AHEAD)
         maker = BatchMaker(self._pool, rows, store.load_labels() if rows.labels else None)
         start = time.perf_counter()
-        self._strategy = made(Job(**vars(means), charges=charges, maker=maker, depth=depth))
+        job = Job(**vars(means), charges=charges, maker=maker, depth=depth, progress=progress)
+        self._strategy = made(job)
         self.record = LoaderRecord(
             strategy=strategy,
             memory_bytes=self.budget.total_bytes,
@@ -87,6 +94,7 @@ class Feed:
             depth=depth,
             prepare_seconds=time.perf_counter() - start,
             order=self._strategy.order,
+            plan=self._strategy.facts,
         )
 
     def batches(self, tasks: Iterable[Task], stream: Stream, epoch: int) -> Iterator[Prepared]:

@@ -16,7 +16,7 @@ from outcrop.disk import Pending
 from outcrop.store.format import RowEncoding
 from outcrop.store.store import FeatureRows, decode_into
 
-_ENCODINGS = {
+ENCODINGS = {
     "float32": _core.Encoding.FLOAT32,
     "float16": _core.Encoding.FLOAT16,
     "bfloat16": _core.Encoding.BFLOAT16,
@@ -33,7 +33,7 @@ class ArrayRows:
             rows.reshape(-1).view(np.uint8),
             row_bytes=encoding.row_bytes,
             dim=encoding.dim,
-            encoding=_ENCODINGS[encoding.name],
+            encoding=ENCODINGS[encoding.name],
             threads=threads,
         )
 
@@ -70,7 +70,7 @@ class CachedRows:
         self._rows = rows
         self._memory = memory
         self._core = _core.SlotRows(
-            memory, dim=encoding.dim, encoding=_ENCODINGS[encoding.name], threads=threads
+            memory, dim=encoding.dim, encoding=ENCODINGS[encoding.name], threads=threads
         )
 
     def fill(self, nodes: NDArray[np.int64], slots: NDArray[np.int64]) -> None:

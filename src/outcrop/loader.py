@@ -19,6 +19,7 @@ from outcrop.batch import Prepared
 from outcrop.errors import OptionError, StoreError
 from outcrop.feed import Feed, Schedule, seed_nodes
 from outcrop.metrics import LoaderRecord
+from outcrop.progress import SILENT, Progress
 from outcrop.sample.sampler import Sampling
 from outcrop.sample.seeds import SeedOrder, Stream
 from outcrop.store.store import GraphStore
@@ -64,6 +65,8 @@ class LoaderOptions:
     strategy: str = "memory"
     memory: str | int = "8GB"
     disk: str | int | None = None
+    epochs: int | None = None
+    progress: Progress = SILENT
     seed: int = 0
     shuffle: bool = False
     drop_last: bool = False
@@ -109,6 +112,8 @@ class _FedLoader(torch.utils.data.DataLoader[Any]):
             strategy=options.strategy,
             memory=options.memory,
             disk=options.disk,
+            epochs=options.epochs,
+            progress=options.progress,
         )
         self._attach(options, seeds)
 
@@ -132,7 +137,7 @@ class _FedLoader(torch.utils.data.DataLoader[Any]):
         `changes`: batch_size, shuffle, drop_last, stream, transform. Use one of them at a time.
         """
         options = replace(self.options, input_nodes=input_nodes, **changes)
-        fixed = ("strategy", "memory", "disk", "seed", "device")
+        fixed = ("strategy", "memory", "disk", "epochs", "seed", "device")
         for name in fixed:
             if getattr(options, name) != getattr(self.options, name):
                 raise OptionError(f"{name} is shared with the sibling; make another loader")
@@ -216,6 +221,8 @@ class NeighborLoader(_FedLoader, PygNeighborLoader):  # type: ignore[misc]
         strategy: str = "memory",
         memory: str | int = "8GB",
         disk: str | int | None = None,
+        epochs: int | None = None,
+        progress: Progress = SILENT,
         seed: int = 0,
         shuffle: bool = False,
         drop_last: bool = False,
@@ -231,6 +238,8 @@ class NeighborLoader(_FedLoader, PygNeighborLoader):  # type: ignore[misc]
         strategy: who decides what is read and kept; see outcrop.strategies.STRATEGIES.
         memory: what everything together may use, beside Python, torch and the model.
         disk: what the strategy may write beside the store; None: what it needs.
+        epochs: how many there will be, for strategies that prepare them all; None: not known.
+        progress: is told of what is prepared before the first batch.
         stream: random choices of their own for validation, test ...; by default as input_nodes say.
         device: where batches go.
 
@@ -243,6 +252,8 @@ class NeighborLoader(_FedLoader, PygNeighborLoader):  # type: ignore[misc]
             strategy=strategy,
             memory=memory,
             disk=disk,
+            epochs=epochs,
+            progress=progress,
             seed=seed,
             shuffle=shuffle,
             drop_last=drop_last,
@@ -305,6 +316,8 @@ class ShaDowLoader(_FedLoader):
         strategy: str = "memory",
         memory: str | int = "8GB",
         disk: str | int | None = None,
+        epochs: int | None = None,
+        progress: Progress = SILENT,
         seed: int = 0,
         shuffle: bool = False,
         drop_last: bool = False,
@@ -324,6 +337,8 @@ class ShaDowLoader(_FedLoader):
             strategy=strategy,
             memory=memory,
             disk=disk,
+            epochs=epochs,
+            progress=progress,
             seed=seed,
             shuffle=shuffle,
             drop_last=drop_last,

@@ -119,6 +119,8 @@ class LoaderRecord:
     """Of the first epoch of training: stage, batch, begin and end in seconds since its start."""
     order: str = "exact"
     """In which batches came: exact, or completion, as they were done."""
+    plan: dict[str, Any] = field(default_factory=dict)
+    """What the strategy decided and prepared, in its own words."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

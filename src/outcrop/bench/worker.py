@@ -62,7 +62,7 @@ def run_strategy(job: Job) -> RunRecord:
     with GraphStore(job.store) as store:
         loader = NeighborLoader(
             store, job.num_neighbors, "train", batch_size=job.batch_size, shuffle=True,
-            seed=job.seed, strategy=job.strategy, memory=job.memory_bytes,
+            seed=job.seed, strategy=job.strategy, memory=job.memory_bytes, epochs=job.epochs,
         )  # fmt: skip
         step = _trainer(job, store)
         timed, distinct = [], []

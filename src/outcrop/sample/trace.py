@@ -138,6 +138,11 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
         self._memory = aligned_empty(0)
         self._stream: Appender | None = Appender(disk, folder / _DATA)
 
+    @property
+    def bytes(self) -> int:
+        """Of the batches so far."""
+        return 0 if self._stream is None else self._stream.bytes
+
     def append(self, task: Task, subgraph: Subgraph) -> None:
         """Copies everything: the arrays may change afterwards."""
         node_hops, edge_hops = subgraph.nodes_per_hop, subgraph.edges_per_hop
@@ -250,6 +255,11 @@ class TraceReader(AbstractContextManager["TraceReader"]):
 
     def __len__(self) -> int:
         return len(self._index)
+
+    @property
+    def bytes(self) -> int:
+        """Of all batches, and of the index."""
+        return int(self._index["bytes"].sum()) + self._index.nbytes
 
     @property
     def sizes(self) -> tuple[Ids, Ids]:

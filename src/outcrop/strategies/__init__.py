@@ -8,6 +8,7 @@ from outcrop.errors import OptionError
 from outcrop.options import options_from_text
 from outcrop.strategies.base import Strategy
 from outcrop.strategies.direct import Direct
+from outcrop.strategies.diskgnn import DiskGNN
 from outcrop.strategies.ginex import Ginex
 from outcrop.strategies.gnndrive import GnnDrive
 from outcrop.strategies.memory import Memory
@@ -15,7 +16,7 @@ from outcrop.strategies.mmap import Mmap
 from outcrop.strategies.pagraph import PaGraph
 
 STRATEGIES: dict[str, type[Strategy]] = {
-    made.name: made for made in (Memory, Mmap, Direct, PaGraph, Ginex, GnnDrive)
+    made.name: made for made in (Memory, Mmap, Direct, PaGraph, Ginex, GnnDrive, DiskGNN)
 }
 
 

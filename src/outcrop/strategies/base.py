@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from outcrop.batch import BatchMaker, Prepared
 from outcrop.pipeline import Event, Pipeline, StageTimes
+from outcrop.progress import Progress
 from outcrop.sample.sampler import Sampling
 from outcrop.sample.seeds import SeedOrder, Task
 from outcrop.store.store import GraphStore
@@ -49,6 +50,8 @@ class Means:
     """Memory beside what every strategy needs and the least number of batches: for caches."""
     disk_bytes: int | None
     """What it may write beside the store; None: what it needs."""
+    epochs: int | None
+    """How many the run will have; None: nobody knows."""
 
     @property
     def seed(self) -> int:
@@ -65,6 +68,13 @@ class Job(Means):
     """Makes batches in memory of the budget."""
     depth: int
     """Batches that may be under way at a time; the budget has room for so many."""
+    progress: Progress
+    """Of what it prepares."""
+
+    @property
+    def prepare_bytes(self) -> int:
+        """Memory that preparation may use, as long as there are no batches and no caches."""
+        return sum(self.charges.values()) + self.maker.pool.limit_bytes
 
 
 @dataclass
@@ -142,6 +152,11 @@ class Strategy(ABC):
     @abstractmethod
     def batches(self, tasks: Iterable[Task], times: RunTimes) -> Iterator[Prepared]:
         """The batch of each task. To drop the iterator is to stop the work."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What it decided and prepared, in JSON's values, for the record."""
+        return {}
 
     @abstractmethod
     def close(self) -> None:

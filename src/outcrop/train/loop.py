@@ -291,6 +291,7 @@ def make_loader(store: GraphStore, options: TrainOptions, device: torch.device) 
         "strategy": options.strategy,
         "memory": options.memory,
         "disk": options.disk,
+        "epochs": options.epochs,
         "seed": options.seed,
         "replace": options.replace,
         "shuffle": True,

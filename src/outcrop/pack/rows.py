@@ -1,0 +1,147 @@
+"""Rows of a batch from a cache and from packed chunks, or one by one where there are none."""
+
+from __future__ import annotations
+
+import queue
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outcrop import _core
+from outcrop.batch import Prepared
+from outcrop.cache.tiers import Rows
+from outcrop.disk import Pending, aligned_empty
+from outcrop.errors import CorruptError
+from outcrop.gather import ENCODINGS
+from outcrop.pack.chunks import Pack
+from outcrop.sample.seeds import Ids
+from outcrop.store.arrays import READ_BLOCK_BYTES
+from outcrop.store.store import FeatureRows
+
+# In flight at a time; store/arrays.py has as many of sequential reads.
+_BLOCKS = 4
+
+
+class TieredRows:
+    """Rows that a cache has, from there; the others from packed chunks, or one by one.
+
+    Belongs to one run. `workers` threads may gather at a time, each with `threads` of its own.
+    """
+
+    def __init__(
+        self,
+        cached: Ids,
+        cache: NDArray[np.uint8],
+        features: FeatureRows,
+        *,
+        workers: int,
+        threads: int,
+    ) -> None:
+        """`cached`: nodes, ascending; `cache`: their rows, as they are stored."""
+        self._cached = cached
+        self._cache = cache
+        self._features = features
+        encoding = features.encoding
+        self._assemblers = [
+            _core.RowAssembler(
+                row_bytes=encoding.row_bytes,
+                dim=encoding.dim,
+                encoding=ENCODINGS[encoding.name],
+                threads=threads,
+            )
+            for _ in range(workers)
+        ]
+        self._free: queue.SimpleQueue[_core.RowAssembler] = queue.SimpleQueue()
+        for assembler in self._assemblers:
+            self._free.put(assembler)
+
+    def gather(self, batch: Prepared) -> int:
+        """A batch without a table -> rows that were cached."""
+        assert batch.x is not None
+        order = np.argsort(batch.n_id, kind="stable")
+        ids, rows = batch.n_id[order], order.astype(np.uint32)
+        slots = np.searchsorted(self._cached, ids)
+        slots[slots == len(self._cached)] = 0
+        hit = self._cached[slots] == ids if len(self._cached) else np.zeros(len(ids), bool)
+        with self._assembler() as assembler:
+            assembler.place(self._cache, slots[hit].astype(np.uint32), rows[hit], batch.x)
+            self._read(assembler, ids[~hit], rows[~hit], batch.x)
+        return int(np.count_nonzero(hit))
+
+    def gather_packed(self, batch: Prepared, pack: Pack, t: int) -> int:
+        """Batch t of a pack -> rows that were cached.
+
+        Where the pack has no chunks, rows are read one by one.
+        """
+        assert batch.x is not None
+        table = pack.table(t)
+        with self._assembler() as assembler:
+            assembler.place(self._cache, table.cached_slots, table.cached_rows, batch.x)
+            if pack.packed:
+                stream = assembler.stream(table.packed_rows, batch.x)
+                for block in pack.blocks(t):
+                    stream.feed(block)
+            else:
+                rows = table.packed_rows
+                self._read(assembler, batch.n_id[rows], rows, batch.x)
+            assembler.copy(table.copied_from, table.copied_rows, batch.x)
+        return len(table.cached_rows)
+
+    def _read(
+        self, assembler: _core.RowAssembler, ids: Ids, rows: Rows, x: NDArray[np.float32]
+    ) -> None:
+        """Nodes `ids`, ascending -> x[rows], in blocks, several of them in flight."""
+        row_bytes = self._features.encoding.row_bytes
+        step = max(1, min(READ_BLOCK_BYTES // row_bytes, len(ids)))
+        stream = assembler.stream(rows, x)
+        free = [aligned_empty((step, row_bytes)) for _ in range(_BLOCKS)]
+        flying: deque[tuple[Pending, NDArray[np.uint8], int]] = deque()
+        for begin in range(0, len(ids), step):
+            wanted = ids[begin : begin + step]
+            memory = free.pop()
+            pending = self._features.start_read(wanted, memory[: len(wanted)])
+            flying.append((pending, memory, len(wanted)))
+            if not free:
+                free.append(_feed_first(flying, stream))
+        while flying:
+            _feed_first(flying, stream)
+
+    @contextmanager
+    def _assembler(self) -> Iterator[_core.RowAssembler]:
+        assembler = self._free.get()
+        try:
+            yield assembler
+        finally:
+            self._free.put(assembler)
+
+    def cancel(self) -> None:
+        for assembler in self._assemblers:
+            assembler.cancel()
+
+
+def _feed_first(
+    flying: deque[tuple[Pending, NDArray[np.uint8], int]], stream: _core.RowStream
+) -> NDArray[np.uint8]:
+    pending, memory, count = flying.popleft()
+    pending.wait()
+    stream.feed(memory[:count].reshape(-1))
+    return memory
+
+
+def verify_rows(batch: Prepared, features: FeatureRows) -> None:
+    """CorruptError where a row is not, bit by bit, the one of its node."""
+    assert batch.x is not None
+    step = max(1, READ_BLOCK_BYTES // max(1, features.encoding.row_bytes))
+    for begin in range(0, len(batch.n_id), step):
+        ids = batch.n_id[begin : begin + step]
+        expected, found = features.gather(ids), batch.x[begin : begin + step]
+        wrong = (expected.view(np.uint32) != found.view(np.uint32)).any(axis=1)
+        if wrong.any():
+            node = int(ids[np.argmax(wrong)])
+            raise CorruptError(
+                f"batch {batch.task.batch} of epoch {batch.task.epoch}: the row of node {node} is "
+                "not the store's"
+            )

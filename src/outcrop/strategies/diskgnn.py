@@ -1,0 +1,350 @@
+"""diskgnn: batches sampled ahead, the rows of each packed together: sequential reads instead of
+random ones.
+
+Before the first batch, all batches of some epochs are sampled into a trace. The rows that most of
+them want stay in memory; the others are packed, a chunk per batch, with tables that say where each
+row belongs. While training, graphs and chunks are read in sequence. Tasks that were not prepared
+(validation, direct calls, later epochs) are sampled and read as they come. Both layouts are found
+again by the next run with the same settings.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from outcrop import _core
+from outcrop.batch import Prepared
+from outcrop.cache.tiers import tiers_bytes
+from outcrop.errors import CorruptError, OptionError
+from outcrop.pack.rows import TieredRows, verify_rows
+from outcrop.pack.batched import PackMemory
+from outcrop.pack.chunks import Pack, block_bytes
+from outcrop.pack.plan import ROW
+from outcrop.pack.prepare import PackSpec, prepare_pack, prepare_trace
+from outcrop.parallel import cpu_count
+from outcrop.pipeline import Pipeline, Stage, StageTimes
+from outcrop.sample.sampler import Sampler, Subgraph
+from outcrop.sample.seeds import Task
+from outcrop.sample.trace import Trace, trace_bytes
+from outcrop.store.arrays import WRITE_BUFFER_BYTES
+from outcrop.strategies.base import Job, Means, RunTimes, Strategy
+from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
+
+# Chunks that are read at a time: while one is at its end, the next keeps the drive busy.
+_WORKERS = 2
+# What a batch without a table takes per node while its rows are looked up.
+_LOOKUP_BYTES = 32
+_CACHED_ID_BYTES = 8
+CPU_CACHE = "cpu cache"
+
+
+@dataclass(frozen=True)
+class DiskGNNOptions:
+    """What is prepared, and which tiers there are."""
+
+    distinct_epochs: int | None = None
+    """Epochs that are sampled ahead. None: all of the run where their number is known, else 1."""
+    cycle: bool = False
+    """Later epochs repeat the prepared batches, in another order, instead of being sampled."""
+    cpu_cache: bool = True
+    cache_share: float = 1.0
+    """Of the memory that is spare; the rest goes to more batches under way."""
+    packing: bool = True
+    """Else rows that are not cached are read one by one."""
+    pipeline: Literal["on", "off"] = "on"
+    """off: one batch after the other, one stage after the other, to time them."""
+    verify_rows: bool = False
+    """Compares every row with the store's."""
+
+    def __post_init__(self) -> None:
+        if self.distinct_epochs is not None and self.distinct_epochs < 1:
+            raise OptionError(
+                f"diskgnn: distinct_epochs must be at least 1 (got {self.distinct_epochs})"
+            )
+        if not 0 <= self.cache_share <= 1:
+            raise OptionError(f"diskgnn: cache_share must be 0 to 1 (got {self.cache_share})")
+
+
+class DiskGNN(Strategy):
+    """Offline sampling, packed chunks, a static cache."""
+
+    name = "diskgnn"
+    Options = DiskGNNOptions
+
+    @classmethod
+    def needs(cls, means: Means) -> Mapping[str, int]:
+        return _Sizes(means).needs()
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._options: DiskGNNOptions = job.options
+        sizes = _Sizes(job)
+        self._spec = sizes.spec
+        self._topology = mapped_topology(job.store)
+        start = time.perf_counter()
+        sampler = Sampler(job.sampling, self._topology, job.seed, MMAP_THREADS)
+        self._layouts = [
+            prepare_trace(job.store, self._spec, sampler, job.disk_bytes, job.progress)
+        ]
+        del sampler
+        self._sample_seconds = time.perf_counter() - start
+        self._trace = Trace(job.store.disk, self._layouts[0].path)
+        self._pack: Pack | None = None
+        if sizes.row_bytes:
+            with self._advising():
+                self._open_pack()
+        self._pack_seconds = time.perf_counter() - start - self._sample_seconds
+
+    def _open_pack(self) -> None:
+        job = self._job
+        layout = prepare_pack(
+            job.store, self._spec, self._trace, job.prepare_bytes, job.disk_bytes, job.progress
+        )
+        self._layouts.append(layout)
+        self._pack = Pack(job.store.disk, layout.path)
+        self._cache = self._pack.load_cache()
+
+    @contextmanager
+    def _advising(self) -> Iterator[None]:
+        """What to do about a damaged layout."""
+        try:
+            yield
+        except CorruptError as error:
+            raise CorruptError(
+                f"{error}; remove {self._layouts[-1].path}, and the next run makes it again"
+            ) from error
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        spec, pack = self._spec, self._pack
+        cached, packed = (0, 0) if pack is None else (int(c.sum()) for c in pack.counts)
+        return {
+            "distinct_epochs": spec.epochs,
+            "cycle": self._options.cycle,
+            "sample_seconds": self._sample_seconds,
+            "pack_seconds": self._pack_seconds,
+            "trace_bytes": self._trace.bytes,
+            "pack_bytes": 0 if pack is None else pack.bytes,
+            "cache_rows": 0 if pack is None else len(pack.cached),
+            "rows_cached": cached,
+            "rows_packed": packed if spec.packed else 0,
+        }
+
+    # Batches
+
+    def place(self, task: Task) -> int | None:
+        """Where the trace has the task's batch; None where it was not prepared."""
+        seeds = self._job.seeds
+        if task.stream != seeds.stream or task.batch >= len(seeds):
+            return None
+        own = seeds.task(task.epoch, task.batch)
+        if not np.array_equal(own.seeds, task.seeds) or not np.array_equal(
+            own.input_ids, task.input_ids
+        ):
+            return None  # of a sibling with other seeds
+        if task.epoch < self._spec.epochs:
+            return task.epoch * len(seeds) + task.batch
+        return self._cycled(task) if self._options.cycle else None
+
+    def _cycled(self, task: Task) -> int:
+        """Of the epoch that is repeated, the batch that comes at this place of the new order."""
+        batches = len(self._job.seeds)
+        chosen = np.empty(1, np.int64)
+        _core.shuffled_seeds(batches, self._job.seed, task.stream, task.epoch, task.batch, chosen)
+        return task.epoch % self._spec.epochs * batches + int(chosen[0])
+
+    def batches(self, tasks: Iterable[Task], times: RunTimes) -> Iterator[Prepared]:
+        run = _Run(self, tasks, times)
+        results = run.piped() if self._options.pipeline == "on" else run.one_by_one()
+        try:
+            yield from results
+        finally:
+            run.cancel()
+            results.close()  # type: ignore[attr-defined]
+            run.finish()
+
+    def close(self) -> None:
+        self._trace.close()
+        if self._pack is not None:
+            self._pack.close()
+            del self._cache
+            self._pack = None
+        for layout in self._layouts:
+            layout.close()
+        del self._topology
+
+
+class _Sizes:
+    """What memory is needed, and what of it the cache gets."""
+
+    def __init__(self, means: Means) -> None:
+        store, options = means.store, means.options
+        self._means = means
+        self.row_bytes = store.encoding.row_bytes if store.has("features") else 0
+        epochs = options.distinct_epochs or max(1, means.epochs or 1)
+        self._batches = epochs * len(means.seeds)
+        per_row = self.row_bytes + _CACHED_ID_BYTES
+        spare = max(0, means.spare_bytes - sum(self._fixed().values()))
+        rows = min(int(options.cache_share * spare) // per_row, store.num_nodes)
+        used = options.cpu_cache and self.row_bytes
+        self.cache_rows = rows if used else 0
+        self.cache_bytes = self.cache_rows * per_row
+        self.spec = PackSpec(means.sampling, means.seeds, epochs, self.cache_rows, options.packing)
+
+    def needs(self) -> dict[str, int]:
+        resident = {**self._fixed(), CPU_CACHE: self.cache_bytes}
+        # Preparation ends before there are batches and a cache, and uses their memory.
+        beside = max(sum(resident.values()), self._means.spare_bytes)
+        missing = self._prepare_bytes() - beside - 2 * self._means.sizes.batch_bytes
+        return {**resident, "preparation": max(0, missing)}
+
+    def _fixed(self) -> dict[str, int]:
+        sizes = self._means.sizes
+        wide = 8 * (sizes.nodes + sizes.edges + self._means.seeds.batch_size)
+        lookup = (8 + _LOOKUP_BYTES) * sizes.nodes
+        blocks = block_bytes(sizes.nodes * self.row_bytes)
+        return {
+            "sampler": sizes.scratch_bytes,
+            "graphs": self._record_bytes() + wide,
+            "chunks": _WORKERS * (blocks + lookup) if self.row_bytes else 0,
+            "indexes": self._batches * (80 + ROW.itemsize),
+        }
+
+    def _record_bytes(self) -> int:
+        """Of a batch in the trace."""
+        sizes, seeds = self._means.sizes, self._means.seeds.batch_size
+        lists = seeds + 2 * len(self._means.sampling.num_neighbors) + 2
+        store = self._means.store
+        return trace_bytes(
+            sizes.nodes,
+            sizes.edges,
+            seeds,
+            targets=sizes.nodes,
+            lists=lists,
+            num_nodes=store.num_nodes,
+            num_edges=store.num_edges,
+        )
+
+    def _prepare_bytes(self) -> int:
+        """The most of any step of preparation."""
+        sizes = self._means.sizes
+        sampling = sizes.scratch_bytes + self._record_bytes() * 5 // 4 + 2 * WRITE_BUFFER_BYTES
+        if not self.row_bytes:
+            return sampling
+        tiers = tiers_bytes(
+            self._means.store.num_nodes, self._batches, sizes.nodes, self.cache_rows
+        )
+        planning = tiers + 8 * sizes.nodes + 4 * WRITE_BUFFER_BYTES
+        return max(sampling, planning, PackMemory.least_bytes(self.row_bytes))
+
+
+@dataclass
+class _Loaded:
+    number: int
+    task: Task
+    subgraph: Subgraph
+    t: int | None
+    """Its place in the trace."""
+
+
+class _Run:
+    """The stages of one iteration."""
+
+    def __init__(self, strategy: DiskGNN, tasks: Iterable[Task], times: RunTimes) -> None:
+        job = strategy._job
+        self._strategy = strategy
+        self._trace, self._pack = strategy._trace, strategy._pack
+        self._store = job.store
+        self._maker = job.maker
+        self._tasks = enumerate(tasks)
+        self._times = times
+        self._verify = job.options.verify_rows
+        self._sampler = Sampler(job.sampling, strategy._topology, job.seed, MMAP_THREADS)
+        workers = min(_WORKERS, job.depth)
+        self._rows: TieredRows | None = None
+        if self._pack is not None:
+            self._rows = TieredRows(
+                self._pack.cached,
+                strategy._cache,
+                job.store.features,
+                workers=workers,
+                threads=-(-cpu_count() // workers),
+            )
+        self._hits: list[int] = []  # by threads at once
+        stages = [
+            Stage("graph load", self._load, 1, self._admit),
+            Stage("gather", self._gather, workers),
+        ]
+        # One more than there is memory for: its graph is loaded while it waits.
+        self.pipeline = Pipeline(self._tasks, stages, job.depth + 1)
+
+    def piped(self) -> Iterator[Prepared]:
+        for batch, _ in self.pipeline:
+            yield batch
+            del batch
+
+    def one_by_one(self) -> Iterator[Prepared]:
+        stages = {name: StageTimes() for name in ("graph load", "gather")}
+        self._times.stages = stages
+        for item in self._tasks:
+            start = time.perf_counter()
+            loaded = self._load(item)
+            t = loaded.t
+            batch = self._maker.make(loaded.task, loaded.subgraph, lambda: False, lambda: True)
+            del loaded
+            middle = time.perf_counter()
+            self._gather((batch, t))
+            end = time.perf_counter()
+            stages["graph load"].busy_seconds += middle - start
+            stages["gather"].busy_seconds += end - middle
+            self._times.consumer_wait_seconds += end - start
+            yield batch
+            del batch
+
+    def _load(self, item: tuple[int, Task]) -> _Loaded:
+        number, task = item
+        t = self._strategy.place(task)
+        if t is None:
+            return _Loaded(number, task, self._sampler.sample(task), None)
+        with self._strategy._advising():
+            found, subgraph = self._trace.read(t)
+        return _Loaded(number, found, subgraph, t)
+
+    def _admit(self, item: _Loaded, closed: Callable[[], bool]) -> tuple[Prepared, int | None]:
+        batch = self._maker.make(
+            item.task,
+            item.subgraph,
+            closed,
+            lambda: self.pipeline.waiting_for == item.number,
+        )
+        return batch, item.t
+
+    def _gather(self, item: tuple[Prepared, int | None]) -> tuple[Prepared, int | None]:
+        batch, t = item
+        if self._rows is None or self._pack is None:
+            return item
+        if t is None:
+            self._hits.append(self._rows.gather(batch))
+        else:
+            with self._strategy._advising():
+                self._hits.append(self._rows.gather_packed(batch, self._pack, t))
+        if self._verify:
+            verify_rows(batch, self._store.features)
+        return item
+
+    def cancel(self) -> None:
+        self._sampler.cancel()
+        if self._rows is not None:
+            self._rows.cancel()
+
+    def finish(self) -> None:
+        if not self._times.stages:
+            self._times.take(self.pipeline)
+        if self._rows is not None:
+            self._times.hits = {CPU_CACHE: sum(self._hits)}

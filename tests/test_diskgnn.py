@@ -1,0 +1,396 @@
+"""diskgnn: prepared batches are the reference's, found again, and safe against kills and damage."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outcrop.errors import BudgetError, CorruptError, OptionError, WriteError
+from outcrop.loader import NeighborLoader, ShaDowLoader
+from outcrop.options import DiskOptions, Faults
+from outcrop.sample.sampler import Sampler
+from outcrop.store.store import GraphStore
+from outcrop.train import TrainOptions, fit
+from tests.conformance.contract import all_contents
+from tests.conformance.test_strategies import check
+from tests.conftest import SOAK
+from tests.stores import make_random_store, smallest_memory
+
+BASE: dict[str, Any] = {"num_neighbors": [4, 3], "input_nodes": "train", "batch_size": 25}
+VARIANTS = [
+    "diskgnn:distinct_epochs=2",
+    "diskgnn:distinct_epochs=2:packing=false",
+    "diskgnn:distinct_epochs=2:cpu_cache=false",
+    "diskgnn:distinct_epochs=2:cpu_cache=false:packing=false",
+    "diskgnn:distinct_epochs=2:pipeline=off",
+    "diskgnn:distinct_epochs=2:cache_share=0.5:verify_rows=true",
+    "diskgnn:verify_rows=true",
+]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("diskgnn") / "g.outcrop"
+    make_random_store(path, 2000, 12_000, dim=100, train=203).close()
+    return path
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[GraphStore]:
+    with GraphStore(path) as opened:
+        yield opened
+    shutil.rmtree(path / "derived", ignore_errors=True)
+
+
+def loader(store: GraphStore, strategy: str, **options: Any) -> NeighborLoader:
+    options = {"memory": "1GB", "shuffle": True, **BASE, **options}
+    return NeighborLoader(store, strategy=strategy, **options)
+
+
+def derived(store: GraphStore, kind: str) -> list[Path]:
+    return sorted((store.path / "derived").glob(f"{kind}-*"))
+
+
+@pytest.mark.parametrize("strategy", VARIANTS)
+@pytest.mark.parametrize("budget", ["least", "1GB"])
+def test_every_variant_gives_the_reference_batches(
+    store: GraphStore, strategy: str, budget: str
+) -> None:
+    check(store, strategy, budget, epochs=3, shuffle=True, **BASE)
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_shadow_subgraphs_repeat_nodes(store: GraphStore, replace: bool) -> None:
+    options = {**BASE, "num_neighbors": [4, 4], "kind": "shadow", "replace": replace}
+    check(store, "diskgnn:distinct_epochs=2", "least", shuffle=True, **options)
+
+
+def test_prepared_epochs_are_not_sampled_again(
+    store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = loader(store, "diskgnn", epochs=2)
+    monkeypatch.setattr(Sampler, "sample", None)
+    for epoch in range(2):
+        assert len(list(made.epoch(epoch))) == 9
+    with pytest.raises(TypeError):
+        list(made.epoch(2))
+    made.close()
+
+
+def test_packed_reads_are_sequential_and_little_more_than_wanted(tmp_path: Path) -> None:
+    with make_random_store(tmp_path / "g", 20_000, 200_000, dim=128, train=3000) as store:
+        made = NeighborLoader(
+            store, [10, 10], "train", batch_size=1000, strategy="diskgnn:cache_share=0.1",
+            memory="60MB",
+        )  # fmt: skip
+        rows = sum(len(batch.n_id) for batch in made)
+        [epoch] = made.record.epochs
+        made.close()
+    assert epoch.rows == rows and 0 < epoch.hits["cpu cache"] < rows
+    packed = made.record.plan["rows_packed"]
+    assert packed + epoch.hits["cpu cache"] == rows
+    assert epoch.bytes_read <= 1.05 * (512 * packed + made.record.plan["trace_bytes"] + 8 * rows)
+    assert epoch.read_amplification is not None and epoch.read_amplification <= 1.05
+    assert epoch.read_requests < rows / 50
+
+
+def test_layouts_are_found_again(store: GraphStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = loader(store, "diskgnn")
+    before = all_contents(first)
+    first.close()
+    monkeypatch.setattr("outcrop.pack.prepare.make_plan", None)
+    monkeypatch.setattr(Sampler, "sample", _only_first(Sampler.sample))
+    again = loader(store, "diskgnn")
+    assert all_contents(again) == before
+    again.close()
+
+
+def _only_first(sample: Any) -> Any:
+    """The probe of a batch's size samples once."""
+    calls = iter([sample])
+    return lambda *args: next(calls)(*args)
+
+
+def test_what_a_layout_depends_on_is_in_its_key(store: GraphStore) -> None:
+    loader(store, "diskgnn").close()
+    assert (len(derived(store, "trace")), len(derived(store, "pack"))) == (1, 1)
+    loader(store, "diskgnn:packing=false").close()
+    assert (len(derived(store, "trace")), len(derived(store, "pack"))) == (1, 2)
+    changes: list[dict[str, Any]] = [
+        {"seed": 1},
+        {"batch_size": 26},
+        {"shuffle": False},
+        {"drop_last": True},
+        {"replace": True},
+        {"num_neighbors": [4, 4]},
+        {"input_nodes": [1, 2, 3]},
+        {"input_nodes": [3, 2, 1]},
+        {"input_nodes": None, "batch_size": 1000},
+        {"epochs": 2},
+    ]
+    for number, change in enumerate(changes, 2):
+        loader(store, "diskgnn", **change).close()
+        assert len(derived(store, "trace")) == number, change
+
+
+def test_later_epochs_cycle_through_the_prepared_ones_in_another_order(store: GraphStore) -> None:
+    made = loader(store, "diskgnn:distinct_epochs=2:cycle=true")
+    epochs = [[batch["n_id"] for batch in all_contents(made.epoch(e))] for e in range(6)]
+    made.close()
+    assert made.record.plan["cycle"] and made.record.plan["distinct_epochs"] == 2
+    for e in (2, 3, 4, 5):
+        assert sorted(epochs[e]) == sorted(epochs[e % 2])
+        assert epochs[e] != epochs[e % 2]
+    assert epochs[2] != epochs[4]
+
+
+def test_siblings_and_direct_calls_are_exact(store: GraphStore) -> None:
+    found = []
+    for strategy in ("memory", "diskgnn:cache_share=0.01"):
+        made = loader(store, strategy)
+        val = made.sibling("val", shuffle=False)
+        other = made.sibling("train", batch_size=10)  # the same stream, other batches
+        found.append([all_contents(loop) for loop in (made, val, other)])
+        found[-1].append(all_contents([made([3, 3, 1])]))
+        made.close()
+    assert found[0] == found[1]
+
+
+# Disk
+
+
+def test_a_disk_budget_is_kept_or_refused_with_what_would_do(store: GraphStore) -> None:
+    with pytest.raises(BudgetError, match=r"disk=10.0 kB is too little: the samples alone"):
+        loader(store, "diskgnn:cpu_cache=false", disk="10kB")
+    with pytest.raises(BudgetError, match="packed rows") as refused:
+        loader(store, "diskgnn:cpu_cache=false", disk="200kB")
+    assert derived(store, "pack") == [] and list(store.path.glob("derived/.pack*")) == []
+    least = str(refused.value).rsplit(" ", 1)[1]
+    made = loader(store, "diskgnn:cpu_cache=false", disk=least)
+    assert len(list(made)) == 9
+    made.close()
+
+
+def test_a_file_system_without_room_is_refused_before_anything_is_packed(
+    store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.statvfs
+
+    def full(where: Any) -> Any:
+        values = list(real(where))
+        values[4] = 1  # f_bavail
+        return os.statvfs_result(values)
+
+    monkeypatch.setattr("outcrop.pack.prepare.os.statvfs", full)
+    with pytest.raises(BudgetError, match="are free"):
+        loader(store, "diskgnn:cpu_cache=false")
+    assert list(store.path.glob("derived/.pack*")) == []
+
+
+def test_a_drive_that_fills_up_leaves_the_store_as_it_was(path: Path) -> None:
+    seen = 0
+    for at in range(1, 40, 3):
+        faults = Faults(fail_write_at=at, error=errno.ENOSPC)
+        with GraphStore(path, DiskOptions(faults=faults)) as store:
+            try:
+                made = loader(store, "diskgnn:cpu_cache=false")
+            except WriteError as error:
+                assert error.errno == errno.ENOSPC
+                assert list(path.glob("derived/.*.building")) == []
+                seen += 1
+                continue
+            made.close()
+            shutil.rmtree(path / "derived")
+    assert seen > 3
+    with GraphStore(path) as store:
+        check(store, "diskgnn", "1GB", shuffle=True, **BASE)
+    shutil.rmtree(path / "derived")
+
+
+# Damage
+
+
+def test_a_flipped_byte_is_named_and_the_layout_can_be_made_again(store: GraphStore) -> None:
+    strategy = "diskgnn:cpu_cache=false"
+    made = loader(store, strategy)
+    before = all_contents(made.epoch(0))
+    [pack] = derived(store, "pack")
+    with (pack / "chunks.bin").open("r+b") as file:
+        file.seek(-4097, os.SEEK_END)
+        byte = file.read(1)
+        file.seek(-4097, os.SEEK_END)
+        file.write(bytes([byte[0] ^ 1]))
+    batches = made.epoch(0)
+    for _ in range(8):
+        next(batches)
+    with pytest.raises(CorruptError, match=r"chunks\.bin: batch 8: \d+ B at \d+ .*remove .*pack-"):
+        next(batches)
+    made.close()
+    shutil.rmtree(pack)
+    made = loader(store, strategy)
+    assert all_contents(made.epoch(0)) == before
+    made.close()
+
+
+def test_verify_rows_finds_a_wrong_row_in_memory(store: GraphStore) -> None:
+    made = loader(store, "diskgnn:verify_rows=true")
+    assert len(list(made.epoch(0))) == 9
+    made.feed._strategy._cache[:] ^= 1  # type: ignore[attr-defined]
+    with pytest.raises(CorruptError, match="batch 0 of epoch 0: the row of node"):
+        next(made.epoch(0))
+    made.close()
+
+
+def test_failing_reads_are_raised_in_the_loop(path: Path) -> None:
+    with GraphStore(path) as store:
+        loader(store, "diskgnn:cpu_cache=false").close()
+    raised = 0
+    for at in range(1, 60, 7):
+        faults = Faults(fail_read_at=at, fail_count=1)
+        with GraphStore(path, DiskOptions(faults=faults)) as store:
+            try:
+                made = loader(store, "diskgnn:cpu_cache=false")
+                list(made)
+                made.close()
+            except OSError as error:
+                assert error.filename and error.errno == errno.EIO
+                raised += 1
+    assert raised > 3
+    shutil.rmtree(path / "derived")
+
+
+PREPARES = """
+    import os, signal, sys
+    import numpy as np
+    from outcrop.disk import File
+    from outcrop.pack import batched, prepare
+    from outcrop.sample.sampler import Sampler, Sampling
+    from outcrop.sample.seeds import SeedOrder, Stream
+    from outcrop.sample.trace import Trace
+    from outcrop.store.store import GraphStore
+    from outcrop.strategies.mmap import mapped_topology
+
+    batched._LEAST_PARTITION_BYTES = batched._MOST_PARTITION_BYTES = 16 << 10
+    batched.pack_batched.__defaults__ = (*batched.pack_batched.__defaults__[:-1], 0.0)
+    left = int(sys.argv[2])
+
+    def dying(call):
+        def counted(*args):
+            global left
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*args)
+        return counted
+
+    for owner, name in ((File, "start_write_extents"), (File, "sync"), (os, "rename"),
+                        (os, "fsync"), (os, "unlink")):
+        setattr(owner, name, dying(getattr(owner, name)))
+    store = GraphStore(sys.argv[1])
+    nodes = np.array(store.split("train"))
+    seeds = SeedOrder(nodes, batch_size=25, stream=Stream.TRAIN, seed=0, shuffle=True)
+    spec = prepare.PackSpec(Sampling.of([4, 3]), seeds, epochs=8, cache_rows=0)
+    sampler = Sampler(spec.sampling, mapped_topology(store), 0)
+    trace = Trace(store.disk, prepare.prepare_trace(store, spec, sampler).path)
+    prepare.prepare_pack(store, spec, trace, 12_000_000)
+    print("calls", int(sys.argv[2]) - left)
+"""
+
+
+def prepare_and_die(store: GraphStore, at: int) -> subprocess.CompletedProcess[str]:
+    """Prepares in a process that is killed at its n-th write, sync or rename."""
+    program = textwrap.dedent(PREPARES)
+    command = [sys.executable, "-c", program, str(store.path), str(at)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_a_preparation_that_is_killed_again_and_again_ends_well(store: GraphStore) -> None:
+    whole = prepare_and_die(store, 10**6)
+    assert whole.returncode == 0, whole.stderr
+    calls = int(whole.stdout.split()[1])
+    expected = {p.name: p.read_bytes() for p in derived(store, "pack")[0].iterdir()}
+    shutil.rmtree(store.path / "derived")
+    rng = random.Random(5)
+    resumed = 0
+    for _ in range(60 if SOAK else 8):
+        done = prepare_and_die(store, rng.randrange(1, calls // 3))
+        resumed += bool(list(store.path.glob("derived/.pack-*/progress.bin")))
+        if done.returncode == 0:
+            break
+        assert done.returncode == -signal.SIGKILL, done.stderr
+    done = prepare_and_die(store, 10**6)
+    assert done.returncode == 0, done.stderr
+    assert resumed
+    assert list(store.path.glob("derived/.*.building")) == []
+    [pack] = derived(store, "pack")
+    assert {p.name: p.read_bytes() for p in pack.iterdir()} == expected
+    strategy = "diskgnn:distinct_epochs=8:cpu_cache=false:verify_rows=true"
+    found = []
+    for name in ("memory", strategy):
+        made = loader(store, name, memory="60MB")
+        found.append([all_contents(made.epoch(e)) for e in range(8)])
+        made.close()
+    assert found[0] == found[1]
+    assert derived(store, "pack") == [pack], "and it is what a loader looks for"
+
+
+def test_an_interrupt_keeps_the_work_and_an_error_does_not(
+    store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for error, kept in ((KeyboardInterrupt, True), (RuntimeError, False)):
+        monkeypatch.setattr("outcrop.pack.prepare.pack_batched", _raises(error))
+        with pytest.raises(error):
+            loader(store, "diskgnn")
+        assert bool(list(store.path.glob("derived/.pack-*.building"))) is kept
+
+
+def _raises(error: type[BaseException]) -> Any:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
+
+
+# Options and use
+
+
+def test_options_are_checked(store: GraphStore) -> None:
+    for text in ("distinct_epochs=0", "cache_share=2", "cache_share=-1", "pipeline=maybe"):
+        with pytest.raises(OptionError, match=text.split("=")[0]):
+            loader(store, f"diskgnn:{text}")
+
+
+def test_training_prepares_all_its_epochs(store: GraphStore) -> None:
+    options = TrainOptions(
+        strategy="diskgnn", epochs=3, layers=2, hidden=8, num_neighbors=(4, 3), batch_size=50
+    )
+    result = fit(store, options)
+    assert result.record.plan["distinct_epochs"] == 3
+    reference = fit(store, TrainOptions(**{**vars(options), "strategy": "memory"}))
+    assert [e.loss for e in result.history] == [e.loss for e in reference.history]
+
+
+def test_a_store_without_features_is_sampled_ahead_all_the_same(tmp_path: Path) -> None:
+    with make_random_store(tmp_path / "g", dim=None) as store:
+        check(store, "diskgnn:distinct_epochs=2", "least", shuffle=True, **BASE)
+
+
+def test_the_least_memory_is_named(store: GraphStore) -> None:
+    least = smallest_memory(lambda memory: loader(store, "diskgnn", memory=memory))
+    made = loader(store, "diskgnn", memory=least)
+    assert sum(made.record.charges.values()) <= made.record.memory_bytes
+    made.close()
+    shadow = ShaDowLoader(store, 2, 4, "train", batch_size=20, strategy="diskgnn", memory="30MB")
+    assert len(list(shadow)) == 11
+    shadow.close()
