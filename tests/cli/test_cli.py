@@ -18,8 +18,8 @@ from tests.cage import OUTCROP
 from tests.graphs import random_graph, save_npz
 
 COMMANDS = [["import", "npz"], ["import", "edgelist"], ["synth"], ["info"], ["profile"],
-            ["train"], ["infer"], ["bench"], ["report"], ["verify"], ["gc"], ["doctor"],
-            ["demo"]]  # fmt: skip
+            ["prepare"], ["train"], ["infer"], ["bench"], ["report"], ["verify"], ["gc"],
+            ["doctor"], ["demo"]]  # fmt: skip
 
 
 def outcrop(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -182,6 +182,26 @@ def test_ctrl_c_leaves_nothing_and_exits_with_130(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert "Interrupted" in errors and "Traceback" not in errors
     assert os.listdir(tmp_path) == []
+
+
+def test_what_is_prepared_is_found_by_training(tmp_path: Path) -> None:
+    store = tmp_path / "s"
+    assert outcrop("synth", store, "--nodes", "3K", "--edges", "20K", "--dim", "9").returncode == 0
+    settings = ["--strategy", "diskgnn", "--num-neighbors", "4,3", "--batch-size", "10",
+                "--epochs", "2", "--memory", "50MB", "--seed", "3"]  # fmt: skip
+    made = outcrop("prepare", store, *settings)
+    assert made.returncode == 0, made.stderr
+    assert "distinct epochs" in made.stdout and "trace bytes" in made.stdout
+    before = sorted(os.listdir(store / "derived"))
+    assert len(before) == 2
+    found = json.loads(outcrop("prepare", store, *settings, "--json").stdout)
+    assert found["distinct_epochs"] == 2 and found["rows_cached"] + found["rows_packed"] > 0
+    done = outcrop("train", store, *settings, "--layers", "2", "--hidden", "4")
+    assert done.returncode == 0, done.stderr
+    assert "preparing" not in done.stdout
+    assert sorted(os.listdir(store / "derived")) == before
+    refused = outcrop("prepare", store, "--disk", "1kB", "--memory", "50MB")
+    assert refused.returncode == 1 and "disk=1.0 kB is too little" in refused.stderr
 
 
 def test_version() -> None:

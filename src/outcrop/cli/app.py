@@ -13,6 +13,7 @@ from outcrop.cli.import_ import import_app
 from outcrop.cli.infer import infer
 from outcrop.cli.info import info
 from outcrop.cli.output import guarded
+from outcrop.cli.prepare import prepare
 from outcrop.cli.profile import profile
 from outcrop.cli.report import report
 from outcrop.cli.synth import synth
@@ -45,7 +46,20 @@ def _outcrop(
 
 
 app.add_typer(import_app)
-for command in (synth, info, profile, train, infer, bench, report, verify, gc, doctor, demo):
+for command in (
+    synth,
+    info,
+    profile,
+    prepare,
+    train,
+    infer,
+    bench,
+    report,
+    verify,
+    gc,
+    doctor,
+    demo,
+):
     app.command()(guarded(command))
 
 

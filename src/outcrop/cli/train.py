@@ -59,7 +59,7 @@ def train(
     batch_size: Annotated[int | None, _option("--batch-size", "Seeds per batch.")] = None,
     strategy: Annotated[
         str | None,
-        _option("--strategy", "Who decides what is read: memory, mmap, direct, gnndrive."),
+        _option("--strategy", "Who decides what is read: memory, mmap, direct, gnndrive, diskgnn."),
     ] = None,
     memory: Annotated[
         str | None, _option("--memory", "Memory of the data path, e.g. 8GB.", metavar="SIZE")

@@ -10,6 +10,7 @@ from rich.progress import Progress as RichBars
 
 from outcrop.cli.output import say, stderr
 from outcrop.options import format_size
+from outcrop.progress import Progress
 from outcrop.train.memory import MemoryUse
 from outcrop.train.options import TrainOptions
 from outcrop.train.reporter import EpochResult, TrainReporter
@@ -18,11 +19,20 @@ if TYPE_CHECKING:
     from outcrop.train.loop import FitResult
 
 
+class _Preparing(Progress):
+    """A line for each stage of what is prepared; outcrop prepare draws bars."""
+
+    def stage(self, name: str, total: int | None = None, unit: str = "B") -> None:
+        amount = "" if total is None else format_size(total) if unit == "B" else f"{total} {unit}"
+        say(f"preparing: {name} {amount}".rstrip())
+
+
 class Terminal(TrainReporter):
     """A bar for the current epoch, a line for each that is done; curves for tensorboard."""
 
     def __init__(self, log: str | None) -> None:
         self._log = log
+        self.progress = _Preparing()
         self._bars = RichBars(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),

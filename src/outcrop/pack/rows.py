@@ -6,6 +6,7 @@ import queue
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,12 +80,16 @@ class TieredRows:
         assert batch.x is not None
         table = pack.table(t)
         with self._assembler() as assembler:
-            assembler.place(self._cache, table.cached_slots, table.cached_rows, batch.x)
             if pack.packed:
                 stream = assembler.stream(table.packed_rows, batch.x)
-                for block in pack.blocks(t):
+                blocks = pack.blocks(t)
+                for block in islice(blocks, 1):  # from now on, others are being read
+                    stream.feed(block)
+                assembler.place(self._cache, table.cached_slots, table.cached_rows, batch.x)
+                for block in blocks:
                     stream.feed(block)
             else:
+                assembler.place(self._cache, table.cached_slots, table.cached_rows, batch.x)
                 rows = table.packed_rows
                 self._read(assembler, batch.n_id[rows], rows, batch.x)
             assembler.copy(table.copied_from, table.copied_rows, batch.x)

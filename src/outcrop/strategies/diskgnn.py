@@ -36,8 +36,9 @@ from outcrop.store.arrays import WRITE_BUFFER_BYTES
 from outcrop.strategies.base import Job, Means, RunTimes, Strategy
 from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
 
-# Chunks that are read at a time: while one is at its end, the next keeps the drive busy.
-_WORKERS = 2
+# Chunks that are read at a time, where there is memory for their batches: while one is at its end,
+# the next keeps the drive busy.
+_MOST_WORKERS = 2
 # What a batch without a table takes per node while its rows are looked up.
 _LOOKUP_BYTES = 32
 _CACHED_ID_BYTES = 8
@@ -86,6 +87,7 @@ class DiskGNN(Strategy):
         self._options: DiskGNNOptions = job.options
         sizes = _Sizes(job)
         self._spec = sizes.spec
+        self._workers = sizes.workers
         self._topology = mapped_topology(job.store)
         start = time.perf_counter()
         sampler = Sampler(job.sampling, self._topology, job.seed, MMAP_THREADS)
@@ -189,12 +191,15 @@ class _Sizes:
         self.row_bytes = store.encoding.row_bytes if store.has("features") else 0
         epochs = options.distinct_epochs or max(1, means.epochs or 1)
         self._batches = epochs * len(means.seeds)
+        self.workers = 1
         per_row = self.row_bytes + _CACHED_ID_BYTES
         spare = max(0, means.spare_bytes - sum(self._fixed().values()))
         rows = min(int(options.cache_share * spare) // per_row, store.num_nodes)
         used = options.cpu_cache and self.row_bytes
         self.cache_rows = rows if used else 0
         self.cache_bytes = self.cache_rows * per_row
+        if spare - self.cache_bytes >= means.sizes.batch_bytes + self._worker_bytes():
+            self.workers = _MOST_WORKERS
         self.spec = PackSpec(means.sampling, means.seeds, epochs, self.cache_rows, options.packing)
 
     def needs(self) -> dict[str, int]:
@@ -207,14 +212,19 @@ class _Sizes:
     def _fixed(self) -> dict[str, int]:
         sizes = self._means.sizes
         wide = 8 * (sizes.nodes + sizes.edges + self._means.seeds.batch_size)
-        lookup = (8 + _LOOKUP_BYTES) * sizes.nodes
-        blocks = block_bytes(sizes.nodes * self.row_bytes)
         return {
             "sampler": sizes.scratch_bytes,
             "graphs": self._record_bytes() + wide,
-            "chunks": _WORKERS * (blocks + lookup) if self.row_bytes else 0,
+            "chunks": self.workers * self._worker_bytes(),
             "indexes": self._batches * (80 + ROW.itemsize),
         }
+
+    def _worker_bytes(self) -> int:
+        """Who gathers a batch: blocks of its chunk, and its table or what replaces it."""
+        if not self.row_bytes:
+            return 0
+        nodes = self._means.sizes.nodes
+        return block_bytes(nodes * self.row_bytes) + (8 + _LOOKUP_BYTES) * nodes
 
     def _record_bytes(self) -> int:
         """Of a batch in the trace."""
@@ -266,7 +276,7 @@ class _Run:
         self._times = times
         self._verify = job.options.verify_rows
         self._sampler = Sampler(job.sampling, strategy._topology, job.seed, MMAP_THREADS)
-        workers = min(_WORKERS, job.depth)
+        workers = min(strategy._workers, job.depth)
         self._rows: TieredRows | None = None
         if self._pack is not None:
             self._rows = TieredRows(

@@ -21,6 +21,7 @@ from outcrop.gpu import GpuMeter
 from outcrop.loader import NeighborLoader, ShaDowLoader
 from outcrop.metrics import LoaderRecord, rss_bytes
 from outcrop.monitor import Monitor
+from outcrop.progress import SILENT, Progress
 from outcrop.store.format import LOCK
 from outcrop.store.locks import DirectoryLock
 from outcrop.store.store import GraphStore
@@ -125,7 +126,7 @@ class _Run:
         self.optimizer = torch.optim.Adam(
             self.model.parameters(), lr=options.lr, weight_decay=options.weight_decay
         )
-        self.loader = make_loader(store, options, self.device)
+        self.loader = make_loader(store, options, self.device, reporter.progress)
         monitor.add(self.loader.feed.queue_lengths, prefix="queue_")
         gpu = _gpu_meter(self.device)
         if gpu is not None:
@@ -284,7 +285,12 @@ class _Run:
         return result
 
 
-def make_loader(store: GraphStore, options: TrainOptions, device: torch.device) -> Loader:
+def make_loader(
+    store: GraphStore,
+    options: TrainOptions,
+    device: torch.device,
+    progress: Progress = SILENT,
+) -> Loader:
     """The loader of the training nodes; its siblings serve the other splits."""
     common: dict[str, Any] = {
         "batch_size": options.batch_size,
@@ -292,6 +298,7 @@ def make_loader(store: GraphStore, options: TrainOptions, device: torch.device) 
         "memory": options.memory,
         "disk": options.disk,
         "epochs": options.epochs,
+        "progress": progress,
         "seed": options.seed,
         "replace": options.replace,
         "shuffle": True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from outcrop.progress import SILENT, Progress
 from outcrop.train.memory import MemoryUse
 from outcrop.train.options import TrainOptions
 
@@ -26,6 +27,9 @@ class EpochResult:
 
 class TrainReporter:
     """Is told how training goes, and does nothing with it. Subclasses draw and log."""
+
+    progress: Progress = SILENT
+    """Of what the strategy prepares before training begins."""
 
     def begin(self, options: TrainOptions, batches: int, epoch: int) -> None:
         """Training starts, or is resumed, at this epoch."""
