@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -44,8 +43,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
     path = arguments.store or rmat_store(arguments.graph, *GRAPHS[arguments.graph])
-    with GraphStore(path) as store, tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        text = report(store, Path(folder), arguments)
+    with GraphStore(path) as store, store.derived.scratch() as scratch:
+        text = report(store, scratch.path, arguments)
     (RESULTS / f"packing-{arguments.graph}.md").write_text(text)
     print(text)
 

@@ -9,11 +9,19 @@
 #include "disk/file.h"
 
 namespace outcrop::disk {
+namespace {
+
+constexpr uint64_t kHugePageBytes = 2 << 20;
+
+}  // namespace
 
 AlignedMemory::AlignedMemory(uint64_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
+  // A fault per 2 MiB instead of one per 4 KiB; all of it is charged, so none is wasted. Where the
+  // kernel has no huge pages it stays as it is.
+  if (bytes >= kHugePageBytes) madvise(memory, bytes, MADV_HUGEPAGE);
   data_ = static_cast<std::byte*>(memory);
 }
 
