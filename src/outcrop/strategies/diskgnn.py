@@ -28,7 +28,7 @@ from outcrop.pack.chunks import Pack, block_bytes
 from outcrop.pack.plan import ROW
 from outcrop.pack.prepare import PackSpec, prepare_pack, prepare_trace
 from outcrop.parallel import cpu_count
-from outcrop.pipeline import Pipeline, Stage, StageTimes
+from outcrop.pipeline import Pipeline, Stage
 from outcrop.sample.sampler import Sampler, Subgraph
 from outcrop.sample.seeds import Task
 from outcrop.sample.trace import Trace, trace_bytes
@@ -43,6 +43,7 @@ _MOST_WORKERS = 2
 _LOOKUP_BYTES = 32
 _CACHED_ID_BYTES = 8
 CPU_CACHE = "cpu cache"
+GRAPH_LOAD = "graph load"
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,8 @@ class DiskGNN(Strategy):
         finally:
             run.cancel()
             results.close()  # type: ignore[attr-defined]
-            run.finish()
+            if run.hits:
+                times.hit(CPU_CACHE, sum(run.hits))
 
     def close(self) -> None:
         self._trace.close()
@@ -286,34 +288,37 @@ class _Run:
                 workers=workers,
                 threads=-(-cpu_count() // workers),
             )
-        self._hits: list[int] = []  # by threads at once
+        self.hits: list[int] = []
+        """Rows that were cached, per batch."""
         stages = [
-            Stage("graph load", self._load, 1, self._admit),
+            Stage(GRAPH_LOAD, self._load, 1, self._admit),
             Stage("gather", self._gather, workers),
         ]
         # One more than there is memory for: its graph is loaded while it waits.
         self.pipeline = Pipeline(self._tasks, stages, job.depth + 1)
 
     def piped(self) -> Iterator[Prepared]:
-        for batch, _ in self.pipeline:
-            yield batch
-            del batch
+        self._times.follow(self.pipeline)
+        results = iter(self.pipeline)
+        try:
+            for batch, _ in results:
+                yield batch
+                del batch
+        finally:
+            results.close()
+            self._times.take(self.pipeline)
 
     def one_by_one(self) -> Iterator[Prepared]:
-        stages = {name: StageTimes() for name in ("graph load", "gather")}
-        self._times.stages = stages
-        for item in self._tasks:
+        for number, task in self._tasks:
             start = time.perf_counter()
-            loaded = self._load(item)
-            t = loaded.t
-            batch = self._maker.make(loaded.task, loaded.subgraph, lambda: False, lambda: True)
-            del loaded
-            middle = time.perf_counter()
-            self._gather((batch, t))
-            end = time.perf_counter()
-            stages["graph load"].busy_seconds += middle - start
-            stages["gather"].busy_seconds += end - middle
-            self._times.consumer_wait_seconds += end - start
+            with self._times.measure(GRAPH_LOAD, number):
+                loaded = self._load((number, task))
+                t = loaded.t
+                batch = self._maker.make(loaded.task, loaded.subgraph, lambda: False, lambda: True)
+                del loaded
+            with self._times.measure("gather", number):
+                self._gather((batch, t))
+            self._times.consumer_wait_seconds += time.perf_counter() - start
             yield batch
             del batch
 
@@ -340,10 +345,10 @@ class _Run:
         if self._rows is None or self._pack is None:
             return item
         if t is None:
-            self._hits.append(self._rows.gather(batch))
+            self.hits.append(self._rows.gather(batch))
         else:
             with self._strategy._advising():
-                self._hits.append(self._rows.gather_packed(batch, self._pack, t))
+                self.hits.append(self._rows.gather_packed(batch, self._pack, t))
         if self._verify:
             verify_rows(batch, self._store.features)
         return item
@@ -352,9 +357,3 @@ class _Run:
         self._sampler.cancel()
         if self._rows is not None:
             self._rows.cancel()
-
-    def finish(self) -> None:
-        if not self._times.stages:
-            self._times.take(self.pipeline)
-        if self._rows is not None:
-            self._times.hits = {CPU_CACHE: sum(self._hits)}
