@@ -17,7 +17,7 @@ help:
 	@echo "make sanitize  C++ tests under ASan + UBSan, and under TSan"
 	@echo "make soak      long random tests"
 	@echo "make bench     strategies side by side on a 2 GB graph in 1 GB (bench-standard: 10 GB in 2.5)"
-	@echo "make bench-parts  the disk engine (against fio), ingest, the sampler, an epoch"
+	@echo "make bench-parts  the disk engine (against fio), ingest, the sampler, an epoch, packing"
 
 liburing:
 	@scripts/liburing.sh
@@ -75,12 +75,13 @@ bench: $(INSTALLED)
 bench-standard: $(INSTALLED)
 	@$(BIN)/python benchmarks/strategies.py standard
 
-# What the strategies stand on: the disk engine against fio, ingest, the sampler, an epoch.
+# What the strategies stand on: the disk engine against fio, ingest, the sampler, an epoch, packing.
 bench-parts: $(INSTALLED)
 	@$(BIN)/python benchmarks/ingest.py
 	@$(BIN)/python benchmarks/read_rows.py
 	@$(BIN)/python benchmarks/sampling.py
 	@$(BIN)/python benchmarks/epoch.py
+	@$(BIN)/python benchmarks/packing.py
 
 clean:
 	rm -rf build $(INSTALLED)

@@ -243,6 +243,19 @@ def test_a_flipped_byte_is_named_and_the_layout_can_be_made_again(store: GraphSt
     made.close()
 
 
+def test_a_damaged_trace_is_named_and_not_the_pack(store: GraphStore) -> None:
+    made = loader(store, "diskgnn")
+    [trace] = derived(store, "trace")
+    with (trace / "batches.bin").open("r+b") as file:
+        file.write(b"damaged")
+    with pytest.raises(CorruptError, match=r"batches\.bin: batch 0: .*remove .*trace-"):
+        next(made.epoch(0))
+    made.close()
+    (trace / "index.npy").write_bytes(b"short")
+    with pytest.raises(CorruptError, match=r"index\.npy: .*remove .*trace-"):
+        loader(store, "diskgnn")
+
+
 def test_verify_rows_finds_a_wrong_row_in_memory(store: GraphStore) -> None:
     made = loader(store, "diskgnn:verify_rows=true")
     assert len(list(made.epoch(0))) == 9

@@ -248,8 +248,7 @@ void BindAssemble(nb::module_& m) {
           [](RowStreamHandle& self, ConstBytes block) {
             self.core.Feed(ByteSpan(block), self.assembler.pool());
           },
-          nb::arg("block").noconvert(), Unlocked())
-      .def_prop_ro("done", [](const RowStreamHandle& self) { return self.core.done(); });
+          nb::arg("block").noconvert(), Unlocked());
 }
 
 }  // namespace

@@ -20,7 +20,6 @@ class EntrySorter {
  public:
   // REQUIRES: no negative node; at most 2^31 of them.
   std::span<const Entry> Sort(std::span<const int64_t> nodes);
-  uint64_t capacity_bytes() const { return from_.capacity_bytes() + to_.capacity_bytes(); }
 
  private:
   budget::Buffer<Entry> from_, to_;

@@ -107,10 +107,6 @@ class Pack(AbstractContextManager["Pack"]):
         """Per batch: rows that are cached, and rows that are packed."""
         return self._index["cached"][:-1].copy(), self._index["packed"][:-1].copy()
 
-    @property
-    def resident_bytes(self) -> int:
-        return self._index.nbytes + self.cached.nbytes
-
     def table(self, t: int) -> Table:
         row = self._index[t]
         cached, packed, copied = (int(row[name]) for name in ("cached", "packed", "copied"))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -22,11 +22,11 @@ from outcrop import _core
 from outcrop.batch import Prepared
 from outcrop.cache.tiers import tiers_bytes
 from outcrop.errors import CorruptError, OptionError
-from outcrop.pack.rows import TieredRows, verify_rows
 from outcrop.pack.batched import PackMemory
 from outcrop.pack.chunks import Pack, block_bytes
 from outcrop.pack.plan import ROW
 from outcrop.pack.prepare import PackSpec, prepare_pack, prepare_trace
+from outcrop.pack.rows import TieredRows, verify_rows
 from outcrop.parallel import cpu_count
 from outcrop.pipeline import Pipeline, Stage
 from outcrop.sample.sampler import Sampler, Subgraph
@@ -97,7 +97,8 @@ class DiskGNN(Strategy):
         ]
         del sampler
         self._sample_seconds = time.perf_counter() - start
-        self._trace = Trace(job.store.disk, self._layouts[0].path)
+        with self._advising():
+            self._trace = Trace(job.store.disk, self._layouts[0].path)
         self._pack: Pack | None = None
         if sizes.row_bytes:
             with self._advising():
@@ -115,13 +116,16 @@ class DiskGNN(Strategy):
 
     @contextmanager
     def _advising(self) -> Iterator[None]:
-        """What to do about a damaged layout."""
+        """What to do about a damaged layout, which the error names."""
         try:
             yield
         except CorruptError as error:
-            raise CorruptError(
-                f"{error}; remove {self._layouts[-1].path}, and the next run makes it again"
-            ) from error
+            for layout in self._layouts:
+                if str(layout.path) in str(error):
+                    raise CorruptError(
+                        f"{error}; remove {layout.path}, and the next run makes it again"
+                    ) from error
+            raise
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -329,7 +333,9 @@ class _Run:
             return _Loaded(number, task, self._sampler.sample(task), None)
         with self._strategy._advising():
             found, subgraph = self._trace.read(t)
-        return _Loaded(number, found, subgraph, t)
+        # Of a repeated epoch: the batch that was asked for, around other seeds.
+        task = replace(task, input_ids=found.input_ids, seeds=found.seeds)
+        return _Loaded(number, task, subgraph, t)
 
     def _admit(self, item: _Loaded, closed: Callable[[], bool]) -> tuple[Prepared, int | None]:
         batch = self._maker.make(
