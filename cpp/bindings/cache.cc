@@ -65,17 +65,29 @@ class BeladyHandle {
     ++at_;
   }
 
-  void End() { belady_.End(); }
-  void Clear() { belady_.Clear(); }
+  void End() {
+    belady_.End();
+    Expect();
+  }
+  void Clear() {
+    belady_.Clear();
+    Expect();
+  }
   std::span<const int64_t> nodes() const { return belady_.nodes(); }
   const Changes& changes() const { return changes_; }
 
  private:
+  // Nothing but another Begin.
+  void Expect() {
+    batches_ = at_ = 0;
+    turned_ = true;
+  }
+
   const int64_t num_nodes_;
   Belady belady_;
   Changes changes_;
   uint32_t batches_ = 0, at_ = 0;
-  bool turned_ = false;
+  bool turned_ = true;
 };
 
 class LruHandle {

@@ -1,4 +1,4 @@
-// Cached lists as Python holds them: cache.cc makes them, topologies read them.
+// Cached lists as Python holds them: neighbor.cc makes them, topologies read them.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -24,6 +24,7 @@ void Belady::Begin(uint32_t batches, int64_t expected_nodes) {
   residents_.Close();
   batches_ = batches;
   uses_.emplace(num_nodes_, expected_nodes);
+  largest_ = 0;
   buckets_.resize(batches + size_t{1});
   wanted_.resize(batches + size_t{1});
   for (size_t k = 0; k <= batches; ++k) {
@@ -34,6 +35,7 @@ void Belady::Begin(uint32_t batches, int64_t expected_nodes) {
 
 void Belady::LookBack(uint32_t t, std::span<const int64_t> nodes, std::span<uint32_t> next) {
   NodeTable& uses = *uses_;
+  largest_ = std::max(largest_, nodes.size());
   // A node may occur twice in a batch: all are looked up before any is written.
   for (size_t i = 0; i < nodes.size(); ++i) {
     PrefetchAhead(uses, nodes, i);
@@ -57,7 +59,7 @@ void Belady::TurnAround() {
     Push(slot, first == NodeTable::kNone ? batches_ : first);
   }
   uses_.reset();
-  residents_.Open();
+  residents_.Open(static_cast<int64_t>(largest_));  // all rows of a batch may wait in it
 }
 
 bool Belady::Fill(uint32_t t, std::span<const int64_t> nodes) {

@@ -77,6 +77,7 @@ class Belady {
   const int64_t num_nodes_;
   const bool goes_on_;
   uint32_t batches_ = 0;
+  size_t largest_ = 0;               // of the batches of the superbatch, in nodes
   std::optional<NodeTable> uses_;    // first pass: the batch that uses a node next
   budget::Buffer<Bucket> buckets_;   // by next use: cached slots, as lists through link_
   budget::Buffer<uint32_t> link_;    // by slot

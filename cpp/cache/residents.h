@@ -30,8 +30,9 @@ class Residents {
   // By slot; kNobody where it is free.
   std::span<const int64_t> nodes() const { return nodes_; }
 
-  void Open() {
-    table_.emplace(num_nodes_, slots());
+  // `more`: nodes that enter the table beside the residents, for a while.
+  void Open(int64_t more = 0) {
+    table_.emplace(num_nodes_, slots() + more);
     for (uint32_t slot = 0; slot < slots(); ++slot) {
       if (nodes_[slot] != kNobody) table_->Set(nodes_[slot], slot);
     }

@@ -127,7 +127,9 @@ class Pipeline:
         stages: Sequence[Stage],
         depth: int,
         order: Literal["exact", "completion"] = "exact",
+        cancel: Callable[[], None] | None = None,
     ) -> None:
+        """`cancel`: called when it closes, to shorten what `work` and the source are doing."""
         _check(stages, depth, order)
         # Constant after construction. The lock is reentrant because garbage collection may close
         # the pipeline on a thread that holds it.
@@ -140,6 +142,7 @@ class Pipeline:
         self._consumer = self._place("consumer", in_order=order == "exact")
         self._places = [self._feeder, *(place for _, place in self._stages), self._consumer]
         self._depth = depth
+        self._cancel = cancel
         self._process = os.getpid()
         # Guarded by _lock
         self._source: Iterable[Any] = source
@@ -268,6 +271,9 @@ class Pipeline:
                 place.changed.notify_all()
             if threading.current_thread() in self._threads:
                 return
+        if self._cancel is not None:
+            self._cancel()
+        with self._lock:
             # Unlike join, this lets go of the lock where garbage collection closes under it.
             while not self._ended.wait_for(lambda: self._running == 0, _POLL_SECONDS):
                 pass

@@ -32,6 +32,8 @@ from outcrop.store.store import GraphStore
 
 _ALIGNMENT = 8
 
+# What ShaDow fetches at a time, unless one list is longer.
+SHADOW_ENTRIES = 1 << 20
 # Budgets of caches that are nearly alike share a layout.
 _STEPS = 64
 

@@ -42,6 +42,12 @@ class Plan(AbstractContextManager["Plan"]):
     fill_slots: Ids
     changes: Spill
 
+    def take_fill(self) -> tuple[Ids, Ids]:
+        """fill_nodes and fill_slots, which are empty from then on: they are large."""
+        taken = self.fill_nodes, self.fill_slots
+        self.fill_nodes = self.fill_slots = np.empty(0, np.int64)
+        return taken
+
     def scan(self) -> Iterator[Changes]:
         for arrays in self.changes.scan(range(self.batches)):
             yield Changes(*arrays)
@@ -66,7 +72,7 @@ class Policy(ABC):
 
     @abstractmethod
     def plan(self, trace: TraceReader, disk: Disk, folder: Path) -> Plan:
-        """`folder`: an empty one, for this plan's files."""
+        """`folder`: for this plan's files."""
 
     @abstractmethod
     def clear(self) -> None:
@@ -85,11 +91,14 @@ class Belady(Policy):
         self._core = _core.Belady(num_nodes, slots, goes_on=keeps)
 
     @staticmethod
-    def table_bytes(num_nodes: int, slots: int, accesses: int) -> int:
-        """Memory while planning a superbatch, beside the slots'."""
+    def table_bytes(num_nodes: int, slots: int, batch: int, accesses: int) -> int:
+        """Memory while planning a superbatch, beside the slots': of two tables, the larger.
+
+        `batch`: nodes of the largest; `accesses`: nodes of all together.
+        """
         return max(
             _core.node_table_bytes(num_nodes, min(accesses, num_nodes)),
-            _core.node_table_bytes(num_nodes, slots),
+            _core.node_table_bytes(num_nodes, slots + batch),
         )
 
     def plan(self, trace: TraceReader, disk: Disk, folder: Path) -> Plan:

@@ -63,11 +63,6 @@ class Spill(AbstractContextManager["Spill"]):
         self._stream = None
         self._file = self._disk.open(self._path)
 
-    @property
-    def bytes(self) -> int:
-        """On disk."""
-        return self._path.stat().st_size
-
     def scan(self, numbers: Iterable[int]) -> Iterator[list[NDArray[Any]]]:
         """The records of these numbers, each in memory that is used again once it is dropped."""
         records = [self._records[number] for number in numbers]

@@ -191,8 +191,19 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
         """The batches so far, readable while more are appended. Nothing is synced."""
         with self._open_stream() as stream:
             stream.flush()
-            file = self._disk.open(self._folder / _DATA)
-            return TraceReader(file, self._format, self._rows[: self._count], self._identity)
+            return self._reader()
+
+    def seal(self) -> TraceReader:
+        """All batches, for as long as a run lasts: no more are appended, and nothing is synced."""
+        with self._open_stream() as stream:
+            stream.finish()  # gives back what was reserved ahead
+            reader = self._reader()
+        self.close()
+        return reader
+
+    def _reader(self) -> TraceReader:
+        file = self._disk.open(self._folder / _DATA)
+        return TraceReader(file, self._format, self._rows[: self._count], self._identity)
 
     def finish(self) -> None:
         """Makes the folder a trace; on return, all of it has reached the device."""

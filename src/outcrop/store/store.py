@@ -36,7 +36,7 @@ class GraphStore:
         for name in self.manifest.arrays:
             self._check_file(name)
         self._disk_options = disk
-        self._more_disks: list[Disk] = []
+        self._more_disks: dict[int, Disk] = {}
 
     def _check_file(self, name: str) -> None:
         entry = self.manifest.arrays[name]
@@ -155,17 +155,15 @@ class GraphStore:
 
     def features_in_units(self, unit_bytes: int) -> FeatureRows:
         """The same rows, read by an engine of their own whose smallest read is so large."""
-        options = replace(self.disk.options, unit_bytes=unit_bytes)
-        if unit_bytes > options.max_request_bytes:
-            options = replace(options, max_request_bytes=unit_bytes)
-        disk = Disk(options)
-        self._more_disks.append(disk)
+        if unit_bytes not in self._more_disks:
+            self._more_disks[unit_bytes] = Disk(replace(self.disk.options, unit_bytes=unit_bytes))
+        disk = self._more_disks[unit_bytes]
         return FeatureRows(disk, self.file("features"), self._entry("features"), self.encoding)
 
     @property
     def counters(self) -> DiskCounters:
         """Of all engines that read this store."""
-        return sum((disk.counters for disk in self._more_disks), self.disk.counters)
+        return sum((disk.counters for disk in self._more_disks.values()), self.disk.counters)
 
     @cached_property
     def derived(self) -> DerivedLayouts:
@@ -180,7 +178,7 @@ class GraphStore:
     def close(self) -> None:
         if "disk" in self.__dict__:
             self.disk.close()
-        for disk in self._more_disks:
+        for disk in self._more_disks.values():
             disk.close()
 
     def __enter__(self) -> GraphStore:

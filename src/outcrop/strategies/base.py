@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any, ClassVar, Literal
 
 from outcrop.batch import BatchMaker, Prepared
+from outcrop.cache.neighbor import SHADOW_ENTRIES, scratch_bytes
 from outcrop.pipeline import Event, Pipeline, StageTimes
 from outcrop.progress import Progress
 from outcrop.sample.sampler import Sampling
@@ -161,3 +162,13 @@ class Strategy(ABC):
     @abstractmethod
     def close(self) -> None:
         """Gives up what the constructor opened."""
+
+
+def sampler_bytes(means: Means) -> int:
+    """What a cached topology keeps for each sampler, beside the sampler's own."""
+    entries = means.sizes.edges
+    repeated = 0
+    if means.sampling.kind == "shadow":  # whole lists, many nodes more than once
+        entries = max(entries, SHADOW_ENTRIES)
+        repeated = 16 * entries
+    return scratch_bytes(means.store, means.sizes.targets, entries) + repeated

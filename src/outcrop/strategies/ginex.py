@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import count, islice, repeat
 from pathlib import Path
 from time import perf_counter
 from typing import Literal, NamedTuple
@@ -28,11 +28,11 @@ from numpy.typing import NDArray
 
 from outcrop import _core
 from outcrop.batch import Prepared
-from outcrop.cache.neighbor import NeighborCache, neighbor_bytes, scratch_bytes, topology_bytes
+from outcrop.cache.neighbor import NeighborCache, neighbor_bytes, topology_bytes
 from outcrop.cache.neighbor_layout import METRICS
 from outcrop.cache.policy import Belady, Changes, Lru, Plan, Policy, Static, most_out_edges
 from outcrop.disk import aligned_empty
-from outcrop.errors import BudgetError, OptionError
+from outcrop.errors import BudgetError, CancelledError, OptionError
 from outcrop.gather import CachedRows
 from outcrop.options import format_size
 from outcrop.parallel import cpu_count
@@ -42,7 +42,7 @@ from outcrop.sample.sampler import Sampler, Subgraph
 from outcrop.sample.seeds import Task
 from outcrop.sample.trace import TraceReader, TraceWriter, trace_bytes
 from outcrop.store.degrees import out_degrees
-from outcrop.strategies.base import Job, Means, RunTimes, Strategy
+from outcrop.strategies.base import Job, Means, RunTimes, Strategy, sampler_bytes
 from outcrop.strategies.direct import Direct
 from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
 from outcrop.strategies.online import OnlineStrategy
@@ -60,6 +60,8 @@ _SMALL_PART = 8
 _MOST_BATCHES = 2
 _PAGE_BYTES = 4096
 _USUAL_UNIT = 4096
+# Per slot: nodes and slots, sorted, and the reader's copies of both.
+_FILL_BYTES = 40
 _POLICY_SLOT_BYTES = {
     "belady": Belady.slot_bytes,
     "lru": Lru.slot_bytes,
@@ -130,9 +132,11 @@ class Ginex(Strategy):
 
     def __init__(self, job: Job) -> None:
         self.job = job
+        # Settled here: the space on disk that they depend on changes.
         self.superbatch = superbatch_length(job)
         self.hands_over = _hands_over(job)
         self.overlaps = _overlaps(job)
+        self.lent_bytes = _lent_bytes(job)
         self.neighbors: NeighborCache | None = None
         self.memory = self._cache_memory()
         self.topology = self._open_topology()
@@ -150,7 +154,7 @@ class Ginex(Strategy):
     def _cache_memory(self) -> NDArray[np.uint8]:
         """For rows, and in handover for lists; the policy has its own beside it."""
         charged = self.job.charges.get("feature cache", 0)
-        policy = charged // _slot_bytes(self.job) * _POLICY_SLOT_BYTES[self.job.options.policy]
+        policy = charged // _slot_bytes(self.job) * _policy_slot_bytes(self.job)
         return aligned_empty(max(charged - policy, 1))
 
     def _open_topology(self) -> _core.Topology:
@@ -160,10 +164,12 @@ class Ginex(Strategy):
         if self.hands_over:
             memory = self.memory
             size = neighbor_bytes(store, len(memory))
-            self.neighbors = NeighborCache.open(store, size, job.options.metric, memory=memory)
+            self.neighbors = NeighborCache.open(
+                store, size, job.options.metric, job.progress, memory
+            )
         else:
             size = job.charges["neighbour cache"]
-            self.neighbors = NeighborCache.open(store, size, job.options.metric)
+            self.neighbors = NeighborCache.open(store, size, job.options.metric, job.progress)
         return self.neighbors.topology(store.load("indptr"))
 
     def _make_cache(self) -> None:
@@ -180,7 +186,7 @@ class Ginex(Strategy):
         elif job.options.policy == "lru":
             self.policy = Lru(store.num_nodes, slots, keeps=keeps)
         else:
-            nodes = most_out_edges(out_degrees(store), slots)
+            nodes = most_out_edges(out_degrees(store, job.progress), slots)
             self.policy = Static(store.num_nodes, nodes, keeps=keeps)
 
     def new_folder(self) -> Path:
@@ -191,24 +197,25 @@ class Ginex(Strategy):
         if not self._cache_lock.acquire(blocking=False):
             yield from self._uncached.batches(tasks, times)
             return
-        ended = False
-        run = _Run(self, times)
         try:
-            yield from run.batches(chunks(tasks, self.superbatch))
-            ended = True
+            run = _Run(self, times)
+            ended = False
+            try:
+                yield from run.batches(chunks(tasks, self.superbatch))
+                ended = True
+            finally:
+                run.close()
+                if not ended and self.policy is not None:
+                    self.policy.clear()  # plans were made that nobody carried out
         finally:
-            run.close()
-            if not ended and self.policy is not None:
-                self.policy.clear()  # plans were made that nobody carried out
             self._cache_lock.release()
 
     def close(self) -> None:
         self._uncached.close()
-        del self.topology
         if self.neighbors is not None:
             self.neighbors.close()
         self._folder.abandon()
-        self.rows = None
+        self.rows = self.policy = None
         self.memory = np.empty(0, np.uint8)
 
 
@@ -223,9 +230,9 @@ class _Superbatch:
     """None where the store has no features."""
 
     def batches(self) -> Iterator[tuple[Task, Subgraph, Changes | None]]:
-        changes: Iterator[Changes] = iter(()) if self.plan is None else self.plan.scan()
+        changes: Iterator[Changes | None] = repeat(None) if self.plan is None else self.plan.scan()
         for task, subgraph in self.trace.scan(ahead_bytes=0, what="narrow"):
-            yield task, subgraph, next(changes, None)
+            yield task, subgraph, next(changes)
             del task, subgraph
 
     def remove(self) -> None:
@@ -255,12 +262,15 @@ class _Run:
     def __init__(self, ginex: Ginex, times: RunTimes) -> None:
         self._ginex = ginex
         self._job = ginex.job
+        self._rows = ginex.rows
+        self._policy = ginex.policy
         self._times = times
         self._numbers = count()
         self._folder = ginex.new_folder()
         # Of what is under way
         self._sampling: SamplingAhead | None = None
         self._ahead: Pipeline | None = None
+        self._cancelled = False
 
     def batches(self, superbatches: Iterator[list[Task]]) -> Iterator[Prepared]:
         if self._ginex.hands_over:
@@ -290,7 +300,8 @@ class _Run:
                     planning = planner.submit(self._inspect, sampled) if sampled else None
                     following = self._sample(tasks) if tasks else None
                     planned = planning.result() if planning else None
-                    neighbors.unload()
+                    if planned is not None:
+                        neighbors.unload()
                 if planned is not None:
                     yield from self._main_loop(iter([planned]))
                 sampled, tasks = following, next(superbatches, None)
@@ -299,7 +310,7 @@ class _Run:
     def _stalled(self) -> Iterator[None]:
         """Between main loops: the training loop waits, and lends the memory of its next batch."""
         start = perf_counter()
-        lent = self._job.maker.reserve(_lent_bytes(self._job))
+        lent = self._job.maker.reserve(self._ginex.lent_bytes)
         try:
             yield
         finally:
@@ -323,21 +334,27 @@ class _Run:
         ) as writer:
             sampling = self._sampling = SamplingAhead(tasks, samplers, writer)
             try:
+                self._check()
                 for _ in sampling.run():
                     pass
             finally:
                 self._times.take_stages(sampling.pipeline)
                 self._sampling = None
                 sampling.close()
-            return _Superbatch(number, folder, writer.flush())
+            return _Superbatch(number, folder, writer.seal())
 
     def _inspect(self, superbatch: _Superbatch) -> _Superbatch:
-        if self._ginex.policy is not None:
+        self._check()
+        if self._policy is not None:
             with self._times.measure("inspect", superbatch.number):
-                superbatch.plan = self._ginex.policy.plan(
+                superbatch.plan = self._policy.plan(
                     superbatch.trace, self._job.store.disk, superbatch.folder
                 )
         return superbatch
+
+    def _check(self) -> None:
+        if self._cancelled:
+            raise CancelledError("the run ended before this superbatch was prepared")
 
     # The main loop
 
@@ -345,13 +362,12 @@ class _Run:
         stages = [Stage("load", _same, admit=self._admit), Stage("gather", self._gather)]
         # One more than batches: the next record is there when memory for it is.
         depth = min(self._job.depth, _MOST_BATCHES) + 1
-        self._loop = Pipeline(self._items(superbatches), stages, depth)
+        self._loop = Pipeline(self._items(superbatches), stages, depth, cancel=self._cancel)
         results = iter(self._loop)
         self._times.follow(self._loop)
         try:
             yield from results
         finally:
-            self._cancel()  # before the loop's source, which may wait for it
             results.close()
             self._times.take(self._loop)
 
@@ -360,8 +376,8 @@ class _Run:
         for superbatch in superbatches:
             if superbatch.plan is not None and len(superbatch.plan.fill_nodes):
                 with self._times.measure("switch", superbatch.number):
-                    assert self._ginex.rows is not None
-                    self._ginex.rows.fill(superbatch.plan.fill_nodes, superbatch.plan.fill_slots)
+                    assert self._rows is not None
+                    self._rows.fill(*superbatch.plan.take_fill())
             for task, subgraph, changes in superbatch.batches():
                 yield _Item(next(numbers), task, subgraph, changes)
                 del task, subgraph, changes
@@ -375,20 +391,21 @@ class _Run:
 
     def _gather(self, item: tuple[Prepared, Changes | None]) -> Prepared:
         batch, changes = item
-        rows = self._ginex.rows
-        if changes is not None and rows is not None:
-            rows.gather(batch, changes.slots)
+        if batch.x is not None:
+            assert self._rows is not None and changes is not None
+            self._rows.gather(batch, changes.slots)
             self._times.hit("cache", int(np.count_nonzero(changes.slots >= 0)))
             with self._times.measure("cache update", batch.task.batch):
-                rows.update(batch, changes.in_positions, changes.in_slots)
+                self._rows.update(batch, changes.in_positions, changes.in_slots)
             batch.stored = None  # its memory goes back now
         return batch
 
     # The end
 
     def _cancel(self) -> None:
-        """Nobody waits for another superbatch."""
+        """Nobody waits for another superbatch. Called while the main loop's threads still run."""
         if self._ahead is not None:
+            self._cancelled = True
             if (sampling := self._sampling) is not None:
                 sampling.cancel()
             self._ahead.close()
@@ -462,19 +479,30 @@ def _overlaps(means: Means) -> bool:
     return bool(means.options.overlap)
 
 
-def _ahead_bytes(means: Means) -> int:
-    """What sampling and planning a superbatch takes: samplers, the trace's writer, tables."""
-    store, sizes = means.store, means.sizes
-    sampler = sizes.scratch_bytes
-    if means.options.topology == "cache":
-        sampler += scratch_bytes(store, sizes.targets, sizes.edges)
+def _topology_bytes(means: Means) -> int:
+    """What the cached topology keeps for its samplers, from one superbatch to the next."""
+    return _SAMPLERS * sampler_bytes(means) if means.options.topology == "cache" else 0
+
+
+def _table_bytes(means: Means) -> int:
+    """From nodes to slots, and to next uses."""
+    store, nodes = means.store, means.sizes.nodes
+    if not store.has("features"):
+        return 0
     slots = min(means.spare_bytes // _slot_bytes(means), store.num_nodes)
-    accesses = superbatch_length(means) * sizes.nodes
-    table = Belady.table_bytes(store.num_nodes, slots, accesses)
+    if means.options.policy != "belady":
+        return _core.node_table_bytes(store.num_nodes, slots)
+    return Belady.table_bytes(store.num_nodes, slots, nodes, superbatch_length(means) * nodes)
+
+
+def _ahead_bytes(means: Means) -> int:
+    """What sampling and planning a superbatch takes, and gives back: samplers, writers, tables."""
+    nodes = means.sizes.nodes
     writing = _WRITER_BYTES + _record_bytes(means) * 5 // 4
     # Two spills are written and read; node ids are scanned, beside what is made of them.
-    planning = 2 * _WRITER_BYTES + 3 * 4 * sizes.nodes + 5 * 8 * sizes.nodes + table
-    return _SAMPLERS * sampler + writing + planning
+    planning = 2 * _WRITER_BYTES + 3 * 4 * nodes + 5 * 8 * nodes
+    tables = _table_bytes(means) if means.options.policy == "belady" else 0
+    return _SAMPLERS * means.sizes.scratch_bytes + writing + planning + tables
 
 
 def _lent_bytes(means: Means) -> int:
@@ -483,7 +511,9 @@ def _lent_bytes(means: Means) -> int:
 
 
 def _planning_bytes(means: Means) -> int:
-    return _ahead_bytes(means) - _lent_bytes(means)
+    """Beside what is lent. A policy that does not plan keeps its table."""
+    kept = 0 if means.options.policy == "belady" else _table_bytes(means)
+    return _ahead_bytes(means) - _lent_bytes(means) + _topology_bytes(means) + kept
 
 
 def _loop_bytes(means: Means) -> int:
@@ -496,4 +526,10 @@ def _loop_bytes(means: Means) -> int:
 def _slot_bytes(means: Means) -> int:
     """A cached row, and what its policy keeps of it."""
     row_bytes = means.store.encoding.row_bytes if means.store.has("features") else 1
-    return row_bytes + _POLICY_SLOT_BYTES[means.options.policy]
+    return row_bytes + _policy_slot_bytes(means)
+
+
+def _policy_slot_bytes(means: Means) -> int:
+    """Where slots are filled before a superbatch, also the lists of what goes where."""
+    filled = _hands_over(means) or means.options.policy == "static"
+    return _POLICY_SLOT_BYTES[means.options.policy] + filled * _FILL_BYTES

@@ -17,13 +17,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from outcrop.cache.neighbor import NeighborCache, neighbor_bytes, scratch_bytes
+from outcrop.cache.neighbor import NeighborCache, neighbor_bytes
 from outcrop.cache.refcount import FeatureBuffer
 from outcrop.errors import OptionError
 from outcrop.gather import BufferedRows, NoRows
 from outcrop.parallel import cpu_count
 from outcrop.pipeline import StageTimes
-from outcrop.strategies.base import Job, Means, RunTimes
+from outcrop.strategies.base import Job, Means, RunTimes, sampler_bytes
 from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
 from outcrop.strategies.online import Gatherer, OnlineStrategy
 
@@ -94,7 +94,9 @@ class GnnDrive(OnlineStrategy):
         plan = _plan(job)
         self._neighbors: NeighborCache | None = None
         if options.topology == "cache":
-            self._neighbors = NeighborCache.open(job.store, plan.topology_bytes)
+            self._neighbors = NeighborCache.open(
+                job.store, plan.topology_bytes, progress=job.progress
+            )
             topology = self._neighbors.topology(job.store.load("indptr"))
             threads = cpu_count()
         else:
@@ -166,7 +168,7 @@ def _sampler_bytes(means: Means) -> int:
     sizes = means.sizes
     if means.options.topology == "mmap":
         return sizes.scratch_bytes
-    return sizes.scratch_bytes + scratch_bytes(means.store, sizes.targets, sizes.edges)
+    return sizes.scratch_bytes + sampler_bytes(means)
 
 
 def _indptr_bytes(means: Means) -> int:

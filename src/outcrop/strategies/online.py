@@ -76,7 +76,6 @@ class OnlineStrategy(Strategy):
         try:
             yield from results
         finally:
-            run.cancel()
             results.close()
             times.take(run.pipeline)
             self._count(gatherers, times)
@@ -113,7 +112,7 @@ class _Run:
         ]
         # What samplers hold is theirs and needs no batch's memory yet.
         depth = job.depth + len(samplers)
-        self.pipeline = Pipeline(enumerate(tasks), stages, depth, order)
+        self.pipeline = Pipeline(enumerate(tasks), stages, depth, order, self._cancel)
 
     def _sample(self, item: tuple[int, Task]) -> _Sampled:
         sampler = self._free.get()
@@ -140,7 +139,7 @@ class _Run:
                 self._idle.put(gatherer)
         return batch
 
-    def cancel(self) -> None:
+    def _cancel(self) -> None:
         for sampler in self._samplers:
             sampler.cancel()
         for gatherer in self._gatherers:

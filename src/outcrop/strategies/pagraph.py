@@ -13,14 +13,14 @@ import numpy as np
 
 from outcrop import _core
 from outcrop.batch import Prepared
-from outcrop.cache.neighbor import NeighborCache, neighbor_bytes, scratch_bytes
+from outcrop.cache.neighbor import NeighborCache, neighbor_bytes
 from outcrop.cache.policy import Static, most_out_edges
 from outcrop.disk import aligned_empty
 from outcrop.errors import OptionError
 from outcrop.gather import CachedRows, NoRows
 from outcrop.parallel import cpu_count
 from outcrop.store.degrees import out_degrees
-from outcrop.strategies.base import Job, Means, RunTimes
+from outcrop.strategies.base import Job, Means, RunTimes, sampler_bytes
 from outcrop.strategies.online import Gatherer, OnlineStrategy
 
 
@@ -47,7 +47,7 @@ class PaGraph(OnlineStrategy):
     def needs(cls, means: Means) -> Mapping[str, int]:
         store, sizes = means.store, means.sizes
         needs = {
-            "sampler": sizes.scratch_bytes + scratch_bytes(store, sizes.targets, sizes.edges),
+            "sampler": sizes.scratch_bytes + sampler_bytes(means),
             "index": store.array_bytes("indptr"),
         }
         if store.has("features"):
@@ -63,12 +63,14 @@ class PaGraph(OnlineStrategy):
 
     def __init__(self, job: Job) -> None:
         store = job.store
-        self._neighbors = NeighborCache.open(store, job.charges["neighbour cache"])
+        self._neighbors = NeighborCache.open(
+            store, job.charges["neighbour cache"], progress=job.progress
+        )
         super().__init__(job, self._neighbors.topology(store.load("indptr")), cpu_count())
         if store.has("features"):
             row_bytes = store.encoding.row_bytes
             slots = job.charges["feature cache"] // _slot_bytes(job)
-            nodes = most_out_edges(out_degrees(store), slots)
+            nodes = most_out_edges(out_degrees(store, job.progress), slots)
             self._cached = Static(store.num_nodes, nodes)
             self._memory = aligned_empty((max(len(nodes), 1), row_bytes))
             CachedRows(store.features, self._memory, 1).fill(nodes, np.arange(len(nodes)))
