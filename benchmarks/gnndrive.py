@@ -2,12 +2,13 @@
 
     python benchmarks/gnndrive.py contention --dims 64,128,256,512 --strategies mmap,gnndrive
     python benchmarks/gnndrive.py buffer --sizes 1,2,4,8
-    python benchmarks/gnndrive.py order --store cora.outcrop --seeds 5
+    python benchmarks/gnndrive.py order --store wordnet31.outcrop --seeds 5
 
 contention (Figure 2): sampling alone and sampling beside extraction, under one hard limit; bytes of
 the memory-mapped topology that the samplers' threads had to read. buffer (Figure 12): slots, in
-batches. order (Figure 14): exact against completion order, trained on a real graph. `--store` takes
-one store in place of the generated ones. Tables go to benchmarks/results/gnndrive-NAME.md.
+batches. order (Figure 14): exact against completion order, trained on a real graph; `--delay-us`
+makes a fast drive slow enough for batches to overtake each other. `--store` takes one store in place
+of the generated ones. Tables go to benchmarks/results/gnndrive-NAME.md.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import statistics
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +28,12 @@ from machine import provenance, rmat_store
 from outcrop.bench.compare import BenchOptions, plan_memory, run_bench
 from outcrop.bench.drive import forget
 from outcrop.cage import run_caged
-from outcrop.feed import probe, row_shape, seed_nodes
+from outcrop.feed import Schedule, probe, row_shape, seed_nodes
 from outcrop.gather import NoRows
 from outcrop.loader import NeighborLoader
-from outcrop.options import format_size
+from outcrop.options import DiskOptions, Faults, format_size
 from outcrop.sample.sampler import Sampler, Sampling
-from outcrop.sample.seeds import SeedOrder
+from outcrop.sample.seeds import SeedOrder, Stream
 from outcrop.store.store import GraphStore
 from outcrop.strategies import online, strategy_named
 from outcrop.train import TrainOptions, fit
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=4_000_000)
     parser.add_argument("--dims", default="64,128,256,512")
     parser.add_argument("--strategies", default="mmap,gnndrive")
-    parser.add_argument("--memory", default="10%", help="for caches, of contention")
+    parser.add_argument("--memory", default="10%", help="for caches; of order: in all")
     parser.add_argument("--cage", type=int, default=None, help="bytes; default: as in bench")
     parser.add_argument("--sizes", default="1,2,4,8")
     parser.add_argument("--batch-size", type=int, default=1000)
@@ -60,6 +60,9 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--layers", type=int, default=3, help="of the model, of order")
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--delay-us", type=int, default=0, help="reads come late, in any order")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     table = FIGURES[arguments.name](arguments)
@@ -232,28 +235,61 @@ def buffer(arguments: argparse.Namespace) -> list[str]:
 def order(arguments: argparse.Namespace) -> list[str]:
     if arguments.store is None:
         raise SystemExit("order needs --store: a real graph")
+    memory = "8GB" if arguments.memory.endswith("%") else arguments.memory
     table = [
-        "| order | validation, best | test | epochs to 99 % of it | s |",
-        "|---|--:|--:|--:|--:|",
+        "| order | validation, best | test | epochs to 99 % of the best | s to it | s per epoch | "
+        "batches out of order |",
+        "|---|--:|--:|--:|--:|--:|--:|",
     ]
-    with GraphStore(arguments.store) as store:
-        for name in ("exact", "completion"):
-            runs = []
-            for seed in range(arguments.seeds):
+    delivered = Delivered.watch()
+    late = arguments.delay_us > 0
+    faults = Faults(delay_us=arguments.delay_us, reorder=True) if late else Faults()
+    with GraphStore(arguments.store, DiskOptions(faults=faults)) as store:
+        fit(store, TrainOptions(epochs=1, layers=1))  # what torch does once
+        runs: dict[str, list[list[float]]] = {"exact": [], "completion": []}
+        for seed in range(arguments.seeds):
+            for name, found in runs.items():  # in turn: both see what else the machine does
+                delivered.all = delivered.early = 0
                 options = TrainOptions(
                     strategy=f"gnndrive:order={name}", epochs=arguments.epochs, seed=seed,
-                    batch_size=arguments.batch_size,
+                    batch_size=arguments.batch_size, layers=arguments.layers,
+                    hidden=arguments.hidden, memory=memory,
                 )  # fmt: skip
-                start = time.perf_counter()
                 result = fit(store, options)
                 scores = [epoch.val or 0.0 for epoch in result.history]
+                seconds = [epoch.seconds for epoch in result.history]
                 reached = next(i for i, val in enumerate(scores, 1) if val >= 0.99 * max(scores))
-                runs.append((max(scores), result.test or 0.0, reached, time.perf_counter() - start))
-            columns = [list(column) for column in zip(*runs, strict=True)]
-            cells = [spread(column) for column in columns]
+                found.append([
+                    max(scores), result.test or 0.0, reached, sum(seconds[:reached]),
+                    statistics.mean(seconds), delivered.early / delivered.all,
+                ])  # fmt: skip
+                print(name, seed, found[-1], flush=True)
+        for name, found in runs.items():
+            cells = [spread(list(column)) for column in zip(*found, strict=True)]
             table.append(f"| {name} | {' | '.join(cells)} |")
-            print(table[-1], flush=True)
     return table
+
+
+@dataclass
+class Delivered:
+    """Training batches that the loop received; those of them that came before an earlier one."""
+
+    all: int = 0
+    early: int = 0
+
+    @classmethod
+    def watch(cls) -> Delivered:
+        found = cls()
+        follow = Schedule._delivered
+
+        def watched(self: Schedule, number: int) -> None:
+            if self.seeds.stream == Stream.TRAIN:
+                found.all += 1
+                found.early += number != self._batch
+            follow(self, number)
+
+        setattr(Schedule, "_delivered", watched)  # noqa: B010
+        return found
 
 
 def spread(values: list[float]) -> str:
