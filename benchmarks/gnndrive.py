@@ -7,8 +7,8 @@
 contention (Figure 2): sampling alone and sampling beside extraction, under one hard limit; bytes of
 the memory-mapped topology that the samplers' threads had to read. buffer (Figure 12): slots, in
 batches. order (Figure 14): exact against completion order, trained on a real graph; `--delay-us`
-makes a fast drive slow enough for batches to overtake each other. `--store` takes one store in place
-of the generated ones. Tables go to benchmarks/results/gnndrive-NAME.md.
+makes a fast drive slow enough for batches to overtake each other. `--store` takes one store in
+place of the generated ones. Tables go to benchmarks/results/gnndrive-NAME.md.
 """
 
 from __future__ import annotations
@@ -293,7 +293,7 @@ class Delivered:
 
 
 def spread(values: list[float]) -> str:
-    return f"{statistics.mean(values):.4g} ({min(values):.4g} to {max(values):.4g})"
+    return f"{statistics.median(values):.4g} ({min(values):.4g} to {max(values):.4g})"
 
 
 FIGURES: dict[str, Callable[[argparse.Namespace], list[str]]] = {

@@ -257,11 +257,15 @@ def test_a_killed_run_resumes_bit_by_bit(path: Path, tmp_path: Path) -> None:
         assert last_weights(folder) == expected
 
 
-def test_ctrl_c_ends_at_once_and_keeps_the_checkpoint(path: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["memory", "gnndrive", "gnndrive:order=completion"])
+def test_ctrl_c_ends_at_once_and_keeps_the_checkpoint(
+    path: Path, tmp_path: Path, strategy: str
+) -> None:
     folder = tmp_path / "c"
     process = subprocess.Popen(
         [*OUTCROP, "train", str(path), *FLAGS, "--epochs", "10000", "--checkpoint-every", "1",
-         "--checkpoint-dir", str(folder)], stderr=subprocess.PIPE, text=True)  # fmt: skip
+         "--strategy", strategy, "--checkpoint-dir", str(folder)],
+        stderr=subprocess.PIPE, text=True)  # fmt: skip
     deadline = time.monotonic() + 60
     while not (folder / "last.safetensors").exists():
         assert time.monotonic() < deadline and process.poll() is None
