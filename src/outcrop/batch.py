@@ -6,6 +6,7 @@ import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from outcrop.sample.sampler import Subgraph
 from outcrop.sample.seeds import Task
 
 Ids = NDArray[np.int64]
+T = TypeVar("T")
 
 _POLL_SECONDS = 0.05
 # How long a batch waits for memory that only the user's own code can free.
@@ -33,13 +35,26 @@ class Prepared:
     """[2, E]: sources, targets, as local ids."""
     e_id: Ids
     x: NDArray[np.float32] | None
-    """None where the store has no features."""
+    """None where the store has no features, or rows stay in slots."""
     y: Ids | None
     nodes_per_hop: list[int]
     edges_per_hop: list[int]
     roots: list[int]
     stored: NDArray[np.uint8] | None = None
     """[nodes, row bytes]: rows as they are stored, before they are decoded into x."""
+    x_index: Ids | None = None
+    """Where rows stay in slots, the slot of each node."""
+    claim: _core.Claim | None = None
+    """Holds the slots until x_buffer does."""
+    x_buffer: NDArray[np.float32] | None = None
+    """[slots, dim]: all slots. Those of this batch are its own to read while this array lives."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Of the rows that it came with."""
+        if self.x_buffer is not None:
+            return len(self.n_id) * self.x_buffer[:1].nbytes
+        return 0 if self.x is None else self.x.nbytes
 
 
 @dataclass(frozen=True)
@@ -51,6 +66,8 @@ class RowShape:
     labels: bool
     staged_bytes: int | None = None
     """Bytes of a row as it is stored, where it is read first and decoded then."""
+    in_slots: bool = False
+    """Whether rows stay where they are read to, so that a batch has their slots in place of x."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +79,9 @@ class BatchShape:
     rows: RowShape
 
     def array_bytes(self) -> list[int]:
-        """Bytes of n_id, edge_index, e_id, x, y and stored rows."""
+        """Bytes of n_id, edge_index, e_id, x or x_index, y and stored rows."""
         nodes, edges, rows = self.nodes, self.edges, self.rows
-        x = 4 * (rows.dim or 0) * nodes
+        x = 8 * nodes if rows.in_slots else 4 * (rows.dim or 0) * nodes
         y = 8 * nodes if rows.labels else 0
         return [8 * nodes, 16 * edges, 8 * edges, x, y, (rows.staged_bytes or 0) * nodes]
 
@@ -96,7 +113,7 @@ class BatchMaker:
         where even then nothing is left: `awaited` says that the consumer waits for this very batch.
         """
         nodes, edges = len(subgraph.nodes), len(subgraph.sources)
-        dim, staged = self._rows.dim, self._rows.staged_bytes
+        dim, staged, in_slots = self._rows.dim, self._rows.staged_bytes, self._rows.in_slots
         shape = BatchShape(nodes, edges, self._rows)
         n_id, edge_index, e_id, x, y, stored = self._take(shape, closed, awaited)
         batch = Prepared(
@@ -104,12 +121,13 @@ class BatchMaker:
             n_id=n_id.view(np.int64),
             edge_index=edge_index.view(np.int64).reshape(2, edges),
             e_id=e_id.view(np.int64),
-            x=None if dim is None else x.view(np.float32).reshape(nodes, dim),
+            x=None if dim is None or in_slots else x.view(np.float32).reshape(nodes, dim),
             y=None if self._labels is None else y.view(np.int64),
             nodes_per_hop=subgraph.nodes_per_hop,
             edges_per_hop=subgraph.edges_per_hop,
             roots=subgraph.roots,
             stored=None if staged is None else stored.reshape(nodes, staged),
+            x_index=x.view(np.int64) if in_slots else None,
         )
         batch.n_id[:] = subgraph.nodes
         batch.e_id[:] = subgraph.edge_ids
@@ -140,18 +158,12 @@ class BatchMaker:
     def _wait(
         self, sizes: list[int], closed: Callable[[], bool], awaited: Callable[[], bool]
     ) -> list[NDArray[np.uint8]]:
-        collected = 0.0
-        while not closed():
-            arrays = self.pool.take(sizes, _POLL_SECONDS)
-            if arrays is not None:
-                return arrays
-            if awaited():  # whatever is held, the user's code holds it
-                if not collected:
-                    gc.collect()
-                    collected = time.monotonic()
-                elif time.monotonic() - collected > _GRACE_SECONDS:
-                    raise BudgetError(self._refusal(sizes))
-        raise CancelledError("closed while a batch waited for memory")
+        return wait_for_room(
+            lambda seconds: self.pool.take(sizes, seconds),
+            closed,
+            awaited,
+            lambda: self._refusal(sizes),
+        )
 
     def _refusal(self, sizes: list[int]) -> str:
         needed = sum(map(self.pool.charged_bytes, sizes))
@@ -161,3 +173,24 @@ class BatchMaker:
             f"{format_size(self.pool.held_bytes)} are held by batches that are still referenced; "
             "drop them (copy what you keep, as in batch.y.clone()), or give more memory"
         )
+
+
+def wait_for_room(
+    take: Callable[[float], T | None],
+    closed: Callable[[], bool],
+    awaited: Callable[[], bool],
+    refusal: Callable[[], str],
+) -> T:
+    """What take(seconds) gives, once it gives something; BudgetError where it cannot."""
+    collected = 0.0
+    while not closed():
+        taken = take(_POLL_SECONDS)
+        if taken is not None:
+            return taken
+        if awaited():  # whatever is held, the user's code holds it
+            if not collected:
+                gc.collect()
+                collected = time.monotonic()
+            elif time.monotonic() - collected > _GRACE_SECONDS:
+                raise BudgetError(refusal())
+    raise CancelledError("closed while a batch waited for memory")

@@ -63,7 +63,9 @@ class Feed:
         self.sampling = sampling
         self.seed = first.seed
         self.budget = Budget(memory)
-        rows = row_shape(store, staged=made.reads_stored_rows)
+        in_slots = made.leaves_rows_in_slots(options)
+        rows = row_shape(store, staged=made.reads_stored_rows, in_slots=in_slots)
+        self.rows = rows
         sizes = probe(store, sampling, first, rows)
         common = common_needs(store, first)
         least = sum(common.values()) + _MIN_BATCHES * sizes.batch_bytes
@@ -280,13 +282,21 @@ def common_needs(store: GraphStore, seeds: SeedOrder) -> dict[str, int]:
     }
 
 
-def row_shape(store: GraphStore, *, staged: bool) -> RowShape:
-    """`staged`: rows are read as they are stored; all but float32 then need memory of their own."""
+def row_shape(store: GraphStore, *, staged: bool, in_slots: bool = False) -> RowShape:
+    """`staged`: rows are read as they are stored; all but float32 then need memory of their own.
+
+    `in_slots`: batches have the slots of their rows in place of x.
+    """
     if not store.has("features"):
         return RowShape(None, store.has("labels"))
     encoding = store.encoding
+    if in_slots and encoding.name != "float32":
+        raise OptionError(
+            f"{store.path}: x=slots needs rows stored as float32 (got {encoding.name}); others are "
+            "decoded on the way into x"
+        )
     staged_bytes = encoding.row_bytes if staged and encoding.name != "float32" else None
-    return RowShape(encoding.dim, store.has("labels"), staged_bytes)
+    return RowShape(encoding.dim, store.has("labels"), staged_bytes, in_slots)
 
 
 def seed_nodes(store: GraphStore, input_nodes: Any) -> tuple[Ids | range, Stream]:

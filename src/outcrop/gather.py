@@ -124,24 +124,54 @@ class DiskRows:
         """A read under way is waited for: it takes as long as a batch."""
 
 
-class BufferedRows:
-    """Rows by way of a feature buffer: found there, on their way for another, or read into it.
+class HeldRows:
+    """Rows in a feature buffer, where they stay: found there, on their way for another, or read.
 
     Not thread-safe, apart from `cancel`: one per extractor; they share the buffer.
     """
+
+    def __init__(self, rows: FeatureRows, buffer: FeatureBuffer) -> None:
+        self._rows = rows
+        self._buffer = buffer
+        self._reading: Pending | None = None
+        self._cancelled = threading.Event()
+        self.hits = {"buffer": 0, "shared": 0}
+        """Rows found there, and rows that one read brought for two."""
+
+    def gather(self, batch: Prepared) -> None:
+        """Fills the slots that the batch has reserved."""
+        claim, batch.claim = batch.claim, None
+        assert claim is not None
+        self._buffer.fill(claim, self._read, self._cancelled.is_set)
+        batch.x_buffer = self._buffer.hold(claim, np.float32)
+        self._count(claim)
+
+    def _count(self, claim: _core.Claim) -> None:
+        self.hits["buffer"] += claim.found
+        self.hits["shared"] += claim.shared
+
+    def _read(self, nodes: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
+        reading = self._reading = self._rows.start_read(nodes, self._buffer.rows, slots)
+        if self._cancelled.is_set():  # perhaps before there was anything to cancel
+            reading.cancel()
+        reading.wait()
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+        if self._reading is not None:
+            self._reading.cancel()
+
+
+class BufferedRows(HeldRows):
+    """The same rows, copied into x."""
 
     def __init__(
         self, rows: FeatureRows, buffer: FeatureBuffer, part_nodes: int, threads: int
     ) -> None:
         """`part_nodes`: how many slots it may hold at a time."""
-        self._rows = rows
-        self._buffer = buffer
+        super().__init__(rows, buffer)
         self._part_nodes = part_nodes
         self._slots = ArrayRows(buffer.rows, rows.encoding, threads)
-        self._reading: Pending | None = None
-        self._cancelled = threading.Event()
-        self.hits = {"buffer": 0, "shared": 0}
-        """Rows found there, and rows that one read brought for two."""
         self.copy_seconds = 0.0
         """Spent on the way from slots to x."""
 
@@ -163,19 +193,10 @@ class BufferedRows:
             start = time.perf_counter()
             self._slots.copy(claim.slots, x, places)
             self.copy_seconds += time.perf_counter() - start
-            self.hits["buffer"] += claim.found
-            self.hits["shared"] += claim.shared
+            self._count(claim)
         finally:
             claim.release()
 
-    def _read(self, nodes: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
-        reading = self._reading = self._rows.start_read(nodes, self._buffer.rows, slots)
-        if self._cancelled.is_set():  # perhaps before there was anything to cancel
-            reading.cancel()
-        reading.wait()
-
     def cancel(self) -> None:
-        self._cancelled.set()
+        super().cancel()
         self._slots.cancel()
-        if self._reading is not None:
-            self._reading.cancel()

@@ -115,6 +115,9 @@ class _FedLoader(torch.utils.data.DataLoader[Any]):
             epochs=options.epochs,
             progress=options.progress,
         )
+        if self.feed.rows.in_slots and torch.device(options.device).type != "cpu":
+            self.feed.close()
+            raise OptionError(f"x=slots is for the CPU (got device={str(options.device)!r})")
         self._attach(options, seeds)
 
     def _attach(self, options: LoaderOptions, seeds: SeedOrder) -> None:
@@ -367,6 +370,9 @@ def _data(batch: Prepared, data: Data) -> Data:
     data.num_nodes = len(batch.n_id)
     if batch.x is not None:
         data.x = torch.from_numpy(batch.x)
+    if batch.x_buffer is not None and batch.x_index is not None:
+        data.x_buffer = torch.from_numpy(batch.x_buffer)
+        data.x_index = torch.from_numpy(batch.x_index)
     if batch.y is not None:
         data.y = torch.from_numpy(batch.y)
     data.n_id = torch.from_numpy(batch.n_id)

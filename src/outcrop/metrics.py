@@ -65,7 +65,7 @@ class EpochRecord:
         self.seeds += len(batch.task.seeds)
         self.sampled_edges += len(batch.e_id)
         self.rows += len(batch.n_id)
-        self.row_bytes += 0 if batch.x is None else batch.x.nbytes
+        self.row_bytes += batch.row_bytes
 
     def finish(self, seconds: float, times: RunTimes, before: DriveUse, after: DriveUse) -> None:
         self.seconds = seconds

@@ -35,6 +35,9 @@ class Stage:
     It may wait for memory in short polls. Once `closed()` is True its item is not wanted any more,
     and it gives up by raising CancelledError.
     """
+    in_order: bool = False
+    """Items are taken up in the source's order, though they may be done in any; with `admit` so or
+    so."""
 
 
 @dataclass
@@ -138,7 +141,9 @@ class Pipeline:
         self._feeder = self._place("source", in_order=True)
         # Items are taken in order where they are admitted in order: else all workers could wait
         # for the turn of an item that none of them has.
-        self._stages = [(s, self._place(s.name, in_order=s.admit is not None)) for s in stages]
+        self._stages = [
+            (s, self._place(s.name, in_order=s.in_order or s.admit is not None)) for s in stages
+        ]
         self._consumer = self._place("consumer", in_order=order == "exact")
         self._places = [self._feeder, *(place for _, place in self._stages), self._consumer]
         self._depth = depth

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import itertools
-from collections.abc import Iterator
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from outcrop.errors import BudgetError, OptionError, ReadError
 from outcrop.loader import NeighborLoader, ShaDowLoader
 from outcrop.options import DiskOptions, Faults
 from outcrop.store.store import GraphStore
 from outcrop.strategies.gnndrive import GnnDrive
+from outcrop.train import TrainOptions, fit
 from tests.conformance.contract import all_contents, check_against_store, contents
 from tests.conftest import SOAK
 from tests.stores import make_random_store, smallest_memory
@@ -196,6 +204,149 @@ def test_the_copy_out_of_the_slots_is_a_stage(store: GraphStore) -> None:
     assert stages["copy"].busy_seconds > 0 and stages["gather"].busy_seconds > 0
 
 
+# Rows that stay in slots
+
+
+def with_x(batches: Iterable[Any]) -> Iterator[Any]:
+    """Batches with x in place of the slots."""
+    for batch in batches:
+        assert batch.get("x") is None
+        batch.x = batch.x_buffer[batch.x_index]
+        del batch.x_buffer, batch.x_index  # nothing else holds the slots now
+        yield batch
+        del batch
+
+
+@pytest.mark.parametrize("order", ["exact", "completion"])
+@pytest.mark.parametrize("extractors", [1, 4])
+@pytest.mark.parametrize("buffer", [2, 100])
+def test_slots_hold_the_reference_rows(
+    path: Path, order: str, extractors: int, buffer: int
+) -> None:
+    with GraphStore(path) as store:
+        expected = [all_contents(make(store, "memory").epoch(epoch)) for epoch in range(3)]
+    with with_faults(path, SLOW) as store:
+        loader = make(
+            store, f"gnndrive:x=slots:order={order}:extractors={extractors}:buffer={buffer}"
+        )
+        for epoch in range(3):
+            found = all_contents(with_x(loader.epoch(epoch)))
+            assert ordered(found) == ordered(expected[epoch])
+        unused, slots = standby(loader)
+        assert unused == slots
+        stages = loader.record.epochs[0].stages
+        assert "copy" not in stages and loader.record.epochs[0].row_bytes > 0
+
+
+def test_slots_of_equal_nodes_are_shared_within_a_batch(store: GraphStore) -> None:
+    expected = all_contents(ShaDowLoader(store, 2, 5, "train", batch_size=40))
+    loader = ShaDowLoader(store, 2, 5, "train", batch_size=40, strategy="gnndrive:x=slots")
+    assert all_contents(with_x(loader)) == expected
+
+
+def test_rows_are_not_overwritten_while_a_batch_has_them(tmp_path: Path) -> None:
+    """The loop works on a batch while the next ones are read into the few other slots."""
+    wanted = 10_000 if SOAK else 300
+    make_random_store(tmp_path / "g.outcrop", 200, 1500, dim=7, train=200).close()
+    done = 0
+    with with_faults(tmp_path / "g.outcrop", Faults(delay_us=100, reorder=True)) as store:
+        for seed in itertools.count():
+            order = ("exact", "completion")[seed % 2]
+            loader = make(
+                store, f"gnndrive:x=slots:order={order}:buffer=5", batch_size=2, seed=seed
+            )
+            for batch in loader:
+                time.sleep(0.0005)  # so that the next ones are under way
+                rows = batch.x_buffer[batch.x_index].numpy()
+                assert np.array_equal(rows, store.array("features")[batch.n_id.numpy()])
+                done += 1
+            del batch
+            unused, slots = standby(loader)
+            assert unused == slots
+            loader.close()
+            if done >= wanted:
+                break
+
+
+def test_a_model_over_slots_gives_what_it_gives_over_x(store: GraphStore) -> None:
+    torch.manual_seed(0)
+    near, far = torch.nn.Linear(DIM, 8), torch.nn.Linear(DIM, 8)
+
+    def layer(rows: torch.Tensor, of: torch.Tensor, batch: Any) -> torch.Tensor:
+        """SAGE's first layer; the row of node i is rows[of[i]]."""
+        sources, targets = batch.edge_index
+        messages = rows.index_select(0, of[sources])
+        mean = torch.zeros(batch.num_nodes, DIM).index_add(0, targets, messages)
+        mean /= torch.bincount(targets, minlength=batch.num_nodes).clamp(min=1)[:, None]
+        out: torch.Tensor = near(rows.index_select(0, of)) + far(mean)
+        return out.detach()
+
+    by_x = [layer(b.x, torch.arange(b.num_nodes), b) for b in make(store, "memory").epoch(0)]
+    by_slots = [layer(b.x_buffer, b.x_index, b) for b in make(store, "gnndrive:x=slots").epoch(0)]
+    assert len(by_x) == len(by_slots)
+    assert all(torch.equal(one, other) for one, other in zip(by_x, by_slots, strict=True))
+
+
+@pytest.mark.parametrize("keep", ["x_buffer", "slice"])
+def test_slots_are_held_while_a_tensor_over_them_lives(store: GraphStore, keep: str) -> None:
+    loader = make(store, "gnndrive:x=slots", input_nodes=range(16))
+    (batch,) = loader
+    used = len(set(batch.n_id.tolist()))
+    kept = batch.x_buffer if keep == "x_buffer" else batch.x_buffer[3:]
+    del batch
+    unused, slots = standby(loader)
+    assert slots - unused == used
+    del kept
+    assert standby(loader) == (slots, slots)
+
+
+def test_a_loop_that_keeps_batches_is_told_so(store: GraphStore) -> None:
+    loader = make(store, "gnndrive:x=slots:buffer=5", batch_size=2)
+    with pytest.raises(BudgetError, match=r"slots, and .* are held by batches"):
+        list(loader)
+    gc.collect()
+    assert not threads()
+    unused, slots = standby(loader)
+    assert unused == slots
+    assert len([None for _ in loader]) == len(loader)
+
+
+def test_a_batch_larger_than_all_slots_is_refused(store: GraphStore) -> None:
+    loader = make(store, "gnndrive:x=slots:buffer=2", batch_size=2, input_nodes=range(NODES))
+    large = loader.sibling(range(NODES), batch_size=200)
+    with pytest.raises(BudgetError, match="needs as many slots, more than the"):
+        next(iter(large))
+
+
+def test_slots_need_no_memory_for_x_but_room_for_two_batches(tmp_path: Path) -> None:
+    with make_random_store(tmp_path / "g.outcrop", 3000, 9000, dim=1000) as store:
+        copied, held = make(store, "gnndrive:buffer=2"), make(store, "gnndrive:x=slots:buffer=2")
+        for loader in (copied, held):
+            next(iter(loader))
+            gc.collect()
+        assert standby(held)[1] == standby(copied)[1]
+        assert held.record.peak_batch_bytes < copied.record.peak_batch_bytes / 10
+
+        def of(memory: Any) -> NeighborLoader:
+            return make(store, "gnndrive:x=slots", memory=memory)
+
+        nodes = next(iter(make(store))).num_nodes
+        assert standby(of(smallest_memory(of)))[1] >= 2 * nodes
+        with pytest.raises(BudgetError, match=r"feature buffer .* the smallest that would do"):
+            of(nodes * 4000)
+
+
+def test_slots_are_for_rows_stored_as_float32_and_the_cpu(tmp_path: Path) -> None:
+    half = make_random_store(tmp_path / "g.outcrop", 50, 100, dim=4, feature_dtype="float16")
+    with half, pytest.raises(OptionError, match=r"float32 \(got float16\)"):
+        make(half, "gnndrive:x=slots", batch_size=4)
+    with make_random_store(tmp_path / "h.outcrop", 50, 100, dim=4) as store:
+        with pytest.raises(OptionError, match="x=slots is for the CPU"):
+            make(store, "gnndrive:x=slots", device="cuda")
+        with pytest.raises(OptionError, match="x=slots is for loops of your own"):
+            fit(store, TrainOptions(strategy="gnndrive:x=slots"))
+
+
 # Memory
 
 
@@ -227,6 +378,8 @@ def test_a_buffer_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         ("buffer=0", "buffer must be more than 0"),
         ("buffer=nan", "buffer must be more than 0"),
         ("order=random", "order cannot be 'random'"),
+        ("x=slots:buffer=1", "with x=slots buffer must be at least 2"),
+        ("x=view", "x cannot be 'view'"),
         ("topology=disk", "topology cannot be 'disk'"),
     ],
 )
@@ -238,17 +391,19 @@ def test_bad_options_are_named(store: GraphStore, options: str, message: str) ->
 # Endings and errors
 
 
+@pytest.mark.parametrize("x", ["copy:buffer=0.2", "slots:buffer=2"])
 @pytest.mark.parametrize("order", ["exact", "completion"])
-def test_a_failing_read_is_raised_and_the_loader_goes_on(path: Path, order: str) -> None:
+def test_a_failing_read_is_raised_and_the_loader_goes_on(path: Path, order: str, x: str) -> None:
     with GraphStore(path) as store:
         expected = all_contents(make(store, "memory").epoch(0))
     # Of every request from the 8th on, so that retries of those who wait fail, too; then none.
     faults = Faults(fail_read_at=8, fail_count=40, delay_us=200)
     with with_faults(path, faults) as store:
-        loader = make(store, f"gnndrive:order={order}:buffer=0.2")
+        loader = make(store, f"gnndrive:order={order}:x={x}")
         for _ in range(40):
             try:
-                found = all_contents(loader.epoch(0))
+                batches = loader.epoch(0)
+                found = all_contents(with_x(batches) if x.startswith("slots") else batches)
                 break
             except ReadError as error:
                 assert error.errno == 5 and error.length > 0
@@ -261,17 +416,69 @@ def test_a_failing_read_is_raised_and_the_loader_goes_on(path: Path, order: str)
         assert ordered(found) == ordered(expected)
 
 
-def test_a_loop_that_is_left_gives_its_slots_back(path: Path) -> None:
+@pytest.mark.parametrize("x", ["copy:buffer=0.1", "slots:buffer=3"])
+def test_a_loop_that_is_left_gives_its_slots_back(path: Path, x: str) -> None:
     with with_faults(path, Faults(delay_us=3000)) as store:
-        loader = make(store, "gnndrive:buffer=0.1", batch_size=4)
+        loader = make(store, f"gnndrive:x={x}", batch_size=4)
         for stop in (1, 2, 5):
             for number, _batch in enumerate(loader, 1):
                 if number == stop:
                     break
+            del _batch
             gc.collect()
             assert not threads()
             unused, slots = standby(loader)
             assert unused == slots
+
+
+ENDLESS = """
+import sys
+from outcrop.loader import NeighborLoader
+from outcrop.options import DiskOptions, Faults
+from outcrop.store.store import GraphStore
+
+path, strategy = sys.argv[1:]
+with GraphStore(path, DiskOptions(faults=Faults(delay_us=20_000, reorder=True))) as store:
+    loader = NeighborLoader(store, [4, 3], "train", batch_size=4, memory="100MB", strategy=strategy)
+    while True:
+        for batch in loader:
+            print("batch", flush=True)
+            del batch
+"""
+"""A loop that mostly waits for extraction."""
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "options", ["buffer=0.3", "buffer=0.3:order=completion", "x=slots:buffer=3:order=completion"]
+)
+def test_a_process_ended_in_mid_extraction_leaves_nothing_behind(
+    path: Path, options: str, ending: signal.Signals
+) -> None:
+    def files() -> dict[str, str]:
+        return {
+            str(file): hashlib.sha256(file.read_bytes()).hexdigest()
+            for file in path.parent.rglob("*")
+            if file.is_file()
+        }
+
+    before = files()
+    command = [sys.executable, "-c", ENDLESS, str(path), f"gnndrive:{options}"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for _ in range(3):
+        assert process.stdout.readline() == "batch\n"
+    start = time.monotonic()
+    process.send_signal(ending)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == -ending
+    assert time.monotonic() - start < 5, "at once, on a busy machine, too"
+    if ending == signal.SIGINT:
+        assert errors.rstrip().endswith("KeyboardInterrupt"), errors
+    assert files() == before
+    with GraphStore(path) as store:
+        expected = all_contents(make(store, "memory").epoch(0))
+        assert all_contents(make(store).epoch(0)) == expected
 
 
 def test_loops_that_share_a_small_buffer_do_not_wait_for_each_other(store: GraphStore) -> None:

@@ -5,7 +5,9 @@ The policy is in C++ (cpp/cache/refcount.h); here is the memory that its slots s
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,27 +50,41 @@ class FeatureBuffer:
         Waits for room. load(nodes, slots) reads rows into their slots: of all nodes that are
         neither here nor on their way, at once; then of those that others meant to load and gave up.
         """
-        claim = self._reserve(nodes, cancelled)
-        try:
-            self._fill(claim, load, cancelled)
-        except BaseException:
-            claim.release()  # now: the error's traceback would keep it
-            raise
-        return claim
-
-    def _reserve(self, nodes: Ids, cancelled: Cancelled) -> _core.Claim:
         while not cancelled():
-            claim = self._slots.reserve(nodes, _POLL_SECONDS)
+            claim = self.reserve(nodes, _POLL_SECONDS)
             if claim is not None:
+                self.fill(claim, load, cancelled)
                 return claim
         raise CancelledError("cancelled while a batch waited for slots")
 
-    def _fill(self, claim: _core.Claim, load: Load, cancelled: Cancelled) -> None:
-        while True:
-            if len(claim.load_nodes):
-                load(claim.load_nodes, claim.load_slots)
-                claim.loaded()
-            if claim.collect(_POLL_SECONDS):
-                return
-            if cancelled():
-                raise CancelledError("cancelled while another batch read its rows")
+    def reserve(self, nodes: Ids, seconds: float) -> _core.Claim | None:
+        """The same before anything is read; None when the time is up.
+
+        What it is to read others wait for: claims must be filled in the order of their reserving,
+        several at a time if need be.
+        """
+        return self._slots.reserve(nodes, seconds)
+
+    def fill(self, claim: _core.Claim, load: Load, cancelled: Cancelled) -> None:
+        """Reads what a claim is to read, and waits for what others read; an error releases it."""
+        try:
+            while True:
+                if len(claim.load_nodes):
+                    load(claim.load_nodes, claim.load_slots)
+                    claim.loaded()
+                if claim.collect(_POLL_SECONDS):
+                    return
+                if cancelled():
+                    raise CancelledError("cancelled while another batch read its rows")
+        except BaseException:
+            claim.release()  # now: the error's traceback would keep it
+            raise
+
+    def hold(self, claim: _core.Claim, dtype: Any) -> NDArray[Any]:
+        """All rows, as an array that holds a claim: it is released when nobody has the array.
+
+        Tensors over the array keep it, arrays over its memory do not.
+        """
+        rows: NDArray[Any] = self.rows.view(dtype)
+        weakref.finalize(rows, claim.release)
+        return rows

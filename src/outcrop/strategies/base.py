@@ -139,6 +139,11 @@ class Strategy(ABC):
     """Whether batches come in the order of their tasks, or as they are done."""
 
     @classmethod
+    def leaves_rows_in_slots(cls, options: Any) -> bool:
+        """Whether its batches have x_buffer and x_index in place of x."""
+        return False
+
+    @classmethod
     @abstractmethod
     def needs(cls, means: Means) -> Mapping[str, int]:
         """Bytes that it keeps resident, by name: charged to the budget before it is made.

@@ -6,21 +6,29 @@ Rows land in their slots, around the page cache, which is left to the topology; 
 copied into the batch, and the slots go to the end of the standby list, to be found again until they
 are reused.
 
-Unlike the paper, the extractors together never want more slots than there are: where a batch is too
-large for its share it is extracted in parts. So no number of slots leads to a deadlock, and memory
-for less than one batch will do.
+With x=slots they are not copied: a batch has the slots of its rows, and holds them until it is
+dropped. It then gets all of them at once, in the order of batches, so that whoever waits for slots
+waits only for batches that have all of theirs; there are slots for two batches at least, the one
+with the loop and the next.
+
+Otherwise, and unlike the paper, the extractors together never want more slots than there are: where
+a batch is too large for its share it is extracted in parts. So no number of slots leads to a
+deadlock, and memory for less than one batch will do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
+
+from outcrop.batch import Prepared, wait_for_room
 from outcrop.cache.neighbor import NeighborCache, neighbor_bytes
 from outcrop.cache.refcount import FeatureBuffer
-from outcrop.errors import OptionError
-from outcrop.gather import BufferedRows, NoRows
+from outcrop.errors import BudgetError, OptionError
+from outcrop.gather import BufferedRows, HeldRows, NoRows
 from outcrop.parallel import cpu_count
 from outcrop.pipeline import StageTimes
 from outcrop.strategies.base import Job, Means, RunTimes, sampler_bytes
@@ -34,6 +42,8 @@ _SAMPLERS_SHARE = 1 / 8
 _TOPOLOGY_SHARE = 1 / 2
 # The least number of slots, in batches: parts of them still keep the drive's queue full.
 _LEAST_BATCHES = 1 / 4
+# With x=slots: one with the loop, one on the way to it.
+_LEAST_HELD = 2
 # Per node of a batch: its order and its id, while it is extracted.
 _ORDER_BYTES = 16
 # Per slot in use: a claim's lists of slots, loads and rows to wait for, and the reader's copies.
@@ -52,6 +62,8 @@ class GnnDriveOptions:
     """cache: lists of some nodes in memory, the others read around the page cache."""
     buffer: float | None = None
     """Slots, in batches; None: all memory that is spare."""
+    x: Literal["copy", "slots"] = "copy"
+    """slots: batches have x_buffer, all slots, and x_index, the slots of their rows."""
 
     def __post_init__(self) -> None:
         for name in ("samplers", "extractors"):
@@ -59,6 +71,10 @@ class GnnDriveOptions:
                 raise OptionError(f"gnndrive: {name} must be 1 to 64 (got {getattr(self, name)})")
         if self.buffer is not None and not 0 < self.buffer < float("inf"):
             raise OptionError(f"gnndrive: buffer must be more than 0 (got {self.buffer})")
+        if self.x == "slots" and self.buffer is not None and self.buffer < _LEAST_HELD:
+            raise OptionError(
+                f"gnndrive: with x=slots buffer must be at least {_LEAST_HELD} (got {self.buffer})"
+            )
 
 
 @dataclass(frozen=True)
@@ -77,6 +93,10 @@ class GnnDrive(OnlineStrategy):
 
     name = "gnndrive"
     Options = GnnDriveOptions
+
+    @classmethod
+    def leaves_rows_in_slots(cls, options: Any) -> bool:
+        return bool(options.x == "slots")
 
     @classmethod
     def needs(cls, means: Means) -> Mapping[str, int]:
@@ -112,6 +132,7 @@ class GnnDrive(OnlineStrategy):
             gatherers=extractors,
             order=options.order,
         )
+        self._held = self.leaves_rows_in_slots(options)
         self._buffer: FeatureBuffer | None = None
         if plan.slots:
             row_bytes = job.store.encoding.row_bytes
@@ -122,18 +143,49 @@ class GnnDrive(OnlineStrategy):
         if self._buffer is None:
             return NoRows()
         features = self._job.store.features
+        if self._held:
+            return HeldRows(features, self._buffer)
         return BufferedRows(features, self._buffer, self._part_nodes, cpu_count())
+
+    def _reserve(
+        self, batch: Prepared, closed: Callable[[], bool], awaited: Callable[[], bool]
+    ) -> None:
+        buffer = self._buffer
+        if buffer is None or batch.x_index is None:
+            return
+        order = np.argsort(batch.n_id, kind="stable")
+        nodes = batch.n_id[order]
+        wanted = int(np.count_nonzero(np.diff(nodes))) + min(len(nodes), 1)
+        if wanted > buffer.num_slots:
+            raise BudgetError(
+                f"a batch of {wanted} nodes needs as many slots, more than the {buffer.num_slots} "
+                "that memory= leaves for rows; give more, or make batches smaller"
+            )
+
+        def refusal() -> str:
+            return (
+                f"the next batch needs {wanted} slots, and {buffer.num_slots - buffer.num_standby} "
+                f"of {buffer.num_slots} are held by batches that are still referenced; drop them "
+                "(copy what you keep, as in batch.y.clone()), or give more memory"
+            )
+
+        batch.claim = wait_for_room(
+            lambda seconds: buffer.reserve(nodes, seconds), closed, awaited, refusal
+        )
+        batch.x_index[order] = batch.claim.slots
 
     def _count(self, gatherers: Sequence[Gatherer], times: RunTimes) -> None:
         seconds = 0.0
         for gatherer in gatherers:
             if isinstance(gatherer, BufferedRows):
                 seconds += gatherer.copy_seconds
+            if isinstance(gatherer, HeldRows):
                 for tier, rows in gatherer.hits.items():
                     times.hits[tier] = times.hits.get(tier, 0) + rows
-        gather = times.stages["gather"]
-        gather.busy_seconds -= seconds
-        times.stages["copy"] = StageTimes(items=gather.items, busy_seconds=seconds)
+        if not self._held:
+            gather = times.stages["gather"]
+            gather.busy_seconds -= seconds
+            times.stages["copy"] = StageTimes(items=gather.items, busy_seconds=seconds)
 
     def close(self) -> None:
         super().close()
@@ -180,7 +232,8 @@ def _least_slots(means: Means) -> int:
     """What the options say, or the least that works well."""
     if not means.store.has("features"):
         return 0
-    batches = means.options.buffer or _LEAST_BATCHES
+    least = _LEAST_HELD if means.options.x == "slots" else _LEAST_BATCHES
+    batches = means.options.buffer or least
     return min(max(int(batches * means.sizes.nodes), 1), means.store.num_nodes)
 
 
@@ -200,11 +253,13 @@ def _buffer_bytes(means: Means, slots: int, extractors: int) -> dict[str, int]:
     if not slots:
         return {}
     store, wanted = means.store, extractors * means.sizes.nodes
+    # Claims are kept as long as slots are held.
+    claimed = slots if means.options.x == "slots" else min(slots, wanted)
     return {
         "feature buffer": FeatureBuffer.memory_bytes(
             store.num_nodes, slots, store.encoding.row_bytes
         ),
-        "extraction": wanted * _ORDER_BYTES + min(slots, wanted) * _CLAIM_BYTES,
+        "extraction": wanted * _ORDER_BYTES + claimed * _CLAIM_BYTES,
     }
 
 

@@ -17,7 +17,7 @@ from outcrop.strategies.base import Job, RunTimes, Strategy
 
 
 class Gatherer(Protocol):
-    """Fills a batch's x."""
+    """Fills a batch's x, or the slots that it has in place of it."""
 
     def gather(self, batch: Prepared) -> None: ...
 
@@ -58,6 +58,11 @@ class OnlineStrategy(Strategy):
     def _gatherer(self) -> Gatherer:
         """A gatherer for one run, used by one thread at a time."""
 
+    def _reserve(
+        self, batch: Prepared, closed: Callable[[], bool], awaited: Callable[[], bool]
+    ) -> None:
+        """Takes what a batch needs beside its own memory; called and waiting as BatchMaker.make."""
+
     def _count(self, gatherers: Sequence[Gatherer], times: RunTimes) -> None:
         """Adds what the gatherers of a run counted."""
 
@@ -70,7 +75,7 @@ class OnlineStrategy(Strategy):
             for _ in range(self._num_samplers)
         ]
         gatherers = [self._gatherer() for _ in range(self._num_gatherers)]
-        run = _Run(job, samplers, gatherers, tasks, self.order)
+        run = _Run(job, samplers, gatherers, tasks, self.order, self._reserve)
         results = iter(run.pipeline)
         times.follow(run.pipeline)
         try:
@@ -96,8 +101,10 @@ class _Run:
         gatherers: list[Gatherer],
         tasks: Iterable[Task],
         order: Literal["exact", "completion"],
+        reserve: Callable[[Prepared, Callable[[], bool], Callable[[], bool]], None],
     ) -> None:
         self._maker = job.maker
+        self._reserve = reserve
         self._samplers = samplers
         self._gatherers = gatherers
         self._free: queue.SimpleQueue[Sampler] = queue.SimpleQueue()
@@ -108,7 +115,8 @@ class _Run:
             self._idle.put(gatherer)
         stages = [
             Stage("sample", self._sample, len(samplers), self._admit),
-            Stage("gather", self._gather, len(gatherers)),
+            # In order: a batch may wait for rows that one before it has promised to read.
+            Stage("gather", self._gather, len(gatherers), in_order=True),
         ]
         # What samplers hold is theirs and needs no batch's memory yet.
         depth = job.depth + len(samplers)
@@ -123,15 +131,18 @@ class _Run:
             raise
 
     def _admit(self, item: _Sampled, closed: Callable[[], bool]) -> Prepared:
+        def awaited() -> bool:
+            return self.pipeline.waiting_for == item.number
+
         try:
-            return self._maker.make(
-                item.task, item.subgraph, closed, lambda: self.pipeline.waiting_for == item.number
-            )
+            batch = self._maker.make(item.task, item.subgraph, closed, awaited)
         finally:  # only now: the subgraph lives until its sampler's next call
             self._free.put(item.sampler)
+        self._reserve(batch, closed, awaited)
+        return batch
 
     def _gather(self, batch: Prepared) -> Prepared:
-        if batch.x is not None:
+        if batch.x is not None or batch.claim is not None:
             gatherer = self._idle.get()
             try:
                 gatherer.gather(batch)

@@ -25,6 +25,7 @@ from outcrop.progress import SILENT, Progress
 from outcrop.store.format import LOCK
 from outcrop.store.locks import DirectoryLock
 from outcrop.store.store import GraphStore
+from outcrop.strategies import strategy_named
 from outcrop.train.checkpoint import (
     Checkpoint,
     load_checkpoint,
@@ -292,6 +293,9 @@ def make_loader(
     progress: Progress = SILENT,
 ) -> Loader:
     """The loader of the training nodes; its siblings serve the other splits."""
+    made, given = strategy_named(options.strategy)
+    if made.leaves_rows_in_slots(given):
+        raise OptionError("models are given x here: x=slots is for loops of your own")
     common: dict[str, Any] = {
         "batch_size": options.batch_size,
         "strategy": options.strategy,
