@@ -962,3 +962,24 @@ def test_any_pipeline_gives_what_a_loop_would(
     for log in logs:
         assert log.items == list(range(len(log.items)))
     assert own_threads() == []
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_a_stage_may_take_items_in_order_and_finish_them_in_any(in_order: bool) -> None:
+    taken = []
+
+    def first(item: int) -> int:
+        if item == 0:
+            time.sleep(0.3)  # the others are done before it
+        return item
+
+    def second(item: int) -> int:
+        taken.append(item)
+        if item == 0:
+            time.sleep(0.1)
+        return item
+
+    stages = [Stage("a", first, 3), Stage("b", second, 3, in_order=in_order)]
+    results = list(Pipeline(range(3), stages, depth=3, order="completion"))
+    assert sorted(results) == [0, 1, 2] and results[-1] == 0
+    assert (taken == [0, 1, 2]) == in_order
