@@ -39,7 +39,9 @@ SETTINGS = {
     # Slow baselines are timed on fewer batches and scaled: the table says so.
     # 8 % of the features for caches is what the cage of quick leaves beside torch and two batches.
     "quick": Setting(4_000_000, 60_000_000, "8%", "1GB", 40, ("--slow", "mmap")),
-    "standard": Setting(20_000_000, 300_000_000, "10%", "2.5GB", 60, ("--slow", "mmap,direct")),
+    "standard": Setting(
+        20_000_000, 300_000_000, "10%", "2.5GB", 60, ("--slow", "mmap,direct,gnndrive")
+    ),
 }
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,50 @@ def test_a_loop_that_is_left_early_leaves_nothing_behind(store: GraphStore, stra
     assert os.listdir(store.path / "derived" / folder) == [".lock"]
     loader.close()
     assert scratch(store) == []
+
+
+@pytest.mark.parametrize("strategy", MODES)
+def test_a_loop_that_is_left_does_not_wait_for_the_next_superbatch(
+    store: GraphStore, strategy: str
+) -> None:
+    # Every read is late: the superbatch that is sampled meanwhile would take many seconds.
+    with reopened(store, delay_us=20_000) as slow:
+        loader = loader_of(slow, strategy.replace("superbatch=4", "superbatch=3"))
+        for number, batch in enumerate(loader.epoch(0)):
+            del batch
+            if number == 2:
+                break
+        start = time.perf_counter()
+        del number
+        loader.close()
+        assert time.perf_counter() - start < 2
+        assert scratch(slow) == []
+
+
+def test_a_loader_can_be_closed_twice_and_while_a_loop_runs(store: GraphStore) -> None:
+    loader = loader_of(store, "ginex:superbatch=16:topology=mmap")
+    batches, found = loader.epoch(0), []
+    for batch in batches:
+        found += all_contents([batch])
+        del batch
+        if len(found) == 3:
+            break
+    batches.close()
+    loader.close()
+    loader.close()
+    assert found == expected(store)[:3]
+
+
+def test_a_superbatch_takes_no_more_disk_than_it_was_given(store: GraphStore) -> None:
+    limit = 400_000
+    loader = loader_of(store, "ginex:overlap=false", disk=limit)
+    used = 0
+    for batch in loader.epoch(0):
+        del batch
+        (folder,) = (store.path / "derived").glob(".scratch*")
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        used = max(used, sum(path.stat().st_blocks * 512 for path in files))
+    assert 0 < used <= limit
 
 
 @pytest.mark.parametrize("strategy", MODES)

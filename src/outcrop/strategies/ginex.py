@@ -212,6 +212,7 @@ class Ginex(Strategy):
 
     def close(self) -> None:
         self._uncached.close()
+        self.__dict__.pop("topology", None)
         if self.neighbors is not None:
             self.neighbors.close()
         self._folder.abandon()

@@ -88,7 +88,7 @@ class OnlineStrategy(Strategy):
             del run.pipeline
 
     def close(self) -> None:
-        del self._topology
+        self.__dict__.pop("_topology", None)  # closed twice is closed
 
 
 class _Run:

@@ -1,0 +1,51 @@
+"""pagraph: which rows it keeps, and that they are counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from outcrop.cache.policy import most_out_edges
+from outcrop.errors import OptionError
+from outcrop.loader import NeighborLoader
+from outcrop.options import parse_size
+from outcrop.store.degrees import out_degrees
+from outcrop.store.store import GraphStore
+from tests.stores import make_random_store, smallest_memory
+
+
+def loader_of(store: GraphStore, memory: str | int, neighbors: float = 0.0) -> NeighborLoader:
+    return NeighborLoader(store, [4, 3], "train", batch_size=20, memory=memory,
+                          strategy=f"pagraph:neighbors={neighbors}")  # fmt: skip
+
+
+def test_it_keeps_the_rows_of_the_nodes_with_most_out_edges(tmp_path: Path) -> None:
+    with make_random_store(tmp_path / "g.outcrop", 20_000, 100_000, dim=128) as store:
+        least = smallest_memory(lambda memory: loader_of(store, memory))
+        loader = loader_of(store, parse_size(least) + 3_000_000)
+        slots = loader.record.charges["feature cache"] // (128 * 4 + 8)
+        assert 1000 < slots < 20_000
+        kept = most_out_edges(out_degrees(store), slots)
+        hits = 0
+        for batch in loader.epoch(0):
+            hits += int(np.isin(batch.n_id.numpy(), kept).sum())
+        assert loader.record.epochs[0].hits == {"cache": hits}
+        assert hits > 0
+
+
+def test_memory_goes_to_lists_or_to_rows_as_the_share_says(tmp_path: Path) -> None:
+    with make_random_store(tmp_path / "g.outcrop", 1000, 15_000, dim=32) as store:
+        charges = [loader_of(store, "10MB", share).record.charges for share in (0.0, 1.0)]
+    assert "neighbour cache" not in charges[0] and "feature cache" not in charges[1]
+    assert charges[1]["neighbour cache"] > 15_000 * 4
+    assert charges[0]["feature cache"] == 1000 * (32 * 4 + 8)
+
+
+def test_a_wrong_share_is_named(tmp_path: Path) -> None:
+    with (
+        make_random_store(tmp_path / "g.outcrop") as store,
+        pytest.raises(OptionError, match="neighbors must be 0 to 1"),
+    ):
+        loader_of(store, "10MB", -1.0)
