@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import random
 import shutil
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -165,6 +167,25 @@ def test_siblings_and_direct_calls_are_exact(store: GraphStore) -> None:
         found[-1].append(all_contents([made([3, 3, 1])]))
         made.close()
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("pipeline", ["on", "off"])
+def test_closing_frees_the_cache_without_garbage_collection(
+    store: GraphStore, pipeline: str
+) -> None:
+    made = loader(store, f"diskgnn:pipeline={pipeline}")
+    cache = weakref.ref(made.feed._strategy._cache)  # type: ignore[attr-defined]
+    gc.collect()
+    gc.disable()
+    try:
+        assert len(list(made.epoch(0))) == 9
+        begun = made.epoch(1)
+        next(begun)
+        begun.close()  # type: ignore[attr-defined]
+        made.close()
+        assert cache() is None
+    finally:
+        gc.enable()
 
 
 # Disk

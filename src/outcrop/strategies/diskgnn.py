@@ -172,7 +172,6 @@ class DiskGNN(Strategy):
         try:
             yield from results
         finally:
-            run.cancel()
             results.close()  # type: ignore[attr-defined]
             if run.hits:
                 times.hit(CPU_CACHE, sum(run.hits))
@@ -282,35 +281,39 @@ class _Run:
         self._times = times
         self._verify = job.options.verify_rows
         self._sampler = Sampler(job.sampling, strategy._topology, job.seed, MMAP_THREADS)
-        workers = min(strategy._workers, job.depth)
+        self._depth = job.depth
+        self._workers = min(strategy._workers, job.depth)
         self._rows: TieredRows | None = None
         if self._pack is not None:
             self._rows = TieredRows(
                 self._pack.cached,
                 strategy._cache,
                 job.store.features,
-                workers=workers,
-                threads=-(-cpu_count() // workers),
+                workers=self._workers,
+                threads=-(-cpu_count() // self._workers),
             )
         self.hits: list[int] = []
         """Rows that were cached, per batch."""
-        stages = [
-            Stage(GRAPH_LOAD, self._load, 1, self._admit),
-            Stage("gather", self._gather, workers),
-        ]
-        # One more than there is memory for: its graph is loaded while it waits.
-        self.pipeline = Pipeline(self._tasks, stages, job.depth + 1)
 
     def piped(self) -> Iterator[Prepared]:
-        self._times.follow(self.pipeline)
-        results = iter(self.pipeline)
+        stages = [
+            Stage(GRAPH_LOAD, self._load, 1, self._admit),
+            Stage("gather", self._gather, self._workers),
+        ]
+        # One more than there is memory for: its graph is loaded while it waits.
+        depth = self._depth + 1
+        self._pipeline = Pipeline(self._tasks, stages, depth, cancel=self._cancel)
+        results = iter(self._pipeline)
+        self._times.follow(self._pipeline)
         try:
             for batch, _ in results:
                 yield batch
                 del batch
         finally:
             results.close()
-            self._times.take(self.pipeline)
+            self._times.take(self._pipeline)
+            # They refer to each other: threads and cache would wait for garbage collection.
+            del self._pipeline
 
     def one_by_one(self) -> Iterator[Prepared]:
         for number, task in self._tasks:
@@ -342,7 +345,7 @@ class _Run:
             item.task,
             item.subgraph,
             closed,
-            lambda: self.pipeline.waiting_for == item.number,
+            lambda: self._pipeline.waiting_for == item.number,
         )
         return batch, item.t
 
@@ -359,7 +362,7 @@ class _Run:
             verify_rows(batch, self._store.features)
         return item
 
-    def cancel(self) -> None:
+    def _cancel(self) -> None:
         self._sampler.cancel()
         if self._rows is not None:
             self._rows.cancel()
