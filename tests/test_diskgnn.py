@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from outcrop.disk import Recycled
 from outcrop.errors import BudgetError, CorruptError, OptionError, WriteError
 from outcrop.loader import NeighborLoader, ShaDowLoader
 from outcrop.options import DiskOptions, Faults
@@ -167,6 +168,26 @@ def test_siblings_and_direct_calls_are_exact(store: GraphStore) -> None:
         found[-1].append(all_contents([made([3, 3, 1])]))
         made.close()
     assert found[0] == found[1]
+
+
+def test_batches_do_not_keep_the_records_of_their_graphs(
+    store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lent: list[weakref.ref[Any]] = []
+    take = Recycled.take
+
+    def taken(self: Recycled, size: int) -> Any:
+        memory = take(self, size)
+        lent.append(weakref.ref(memory.base))
+        return memory
+
+    made = loader(store, "diskgnn:distinct_epochs=1:cycle=true")
+    monkeypatch.setattr(Recycled, "take", taken)
+    for epoch in range(2):  # the second one repeats the first
+        kept = list(made.schedule.epoch(epoch))
+        assert len(kept) == 9 and lent
+        assert not [memory for memory in lent if memory() is not None]
+    made.close()
 
 
 @pytest.mark.parametrize("pipeline", ["on", "off"])

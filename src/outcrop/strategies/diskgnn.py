@@ -216,10 +216,10 @@ class _Sizes:
 
     def _fixed(self) -> dict[str, int]:
         sizes = self._means.sizes
-        wide = 8 * (sizes.nodes + sizes.edges + self._means.seeds.batch_size)
+        # One record at a time: the thread that loads it copies it into the batch.
         return {
             "sampler": sizes.scratch_bytes,
-            "graphs": self._record_bytes() + wide,
+            "graphs": self._record_bytes() + 8 * self._means.seeds.batch_size,
             "chunks": self.workers * self._worker_bytes(),
             "indexes": self._batches * (80 + ROW.itemsize),
         }
@@ -335,9 +335,11 @@ class _Run:
         if t is None:
             return _Loaded(number, task, self._sampler.sample(task), None)
         with self._strategy._advising():
-            found, subgraph = self._trace.read(t)
-        # Of a repeated epoch: the batch that was asked for, around other seeds.
-        task = replace(task, input_ids=found.input_ids, seeds=found.seeds)
+            found, subgraph = next(self._trace.scan(t, t + 1, what="narrow"))
+        if (task.epoch, task.batch) != (found.epoch, found.batch):
+            # Of a repeated epoch: the batch that was asked for, around other seeds. Copies: the
+            # task stays with the batch, and the record must not.
+            task = replace(task, input_ids=found.input_ids.copy(), seeds=found.seeds.copy())
         return _Loaded(number, task, subgraph, t)
 
     def _admit(self, item: _Loaded, closed: Callable[[], bool]) -> tuple[Prepared, int | None]:
