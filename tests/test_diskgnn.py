@@ -400,6 +400,52 @@ def test_a_preparation_that_is_killed_again_and_again_ends_well(store: GraphStor
     assert derived(store, "pack") == [pack], "and it is what a loader looks for"
 
 
+class Killed(BaseException):
+    """As a kill: nothing is tidied up."""
+
+
+def test_a_preparation_that_is_killed_at_its_end_is_not_done_again(
+    store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each of the last calls: the last save, the header, what is removed, the record."""
+    calls = ("fsync", "rename", "unlink")
+    left = 0
+
+    def dying(call: Any) -> Any:
+        def counted(*args: Any, **options: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise Killed
+            return call(*args, **options)
+
+        return counted
+
+    loader(store, "diskgnn").close()
+    [pack] = derived(store, "pack")
+    expected = {p.name: p.read_bytes() for p in pack.iterdir()}
+    for name in calls:
+        monkeypatch.setattr(os, name, dying(getattr(os, name)))
+    shutil.rmtree(pack)
+    left = before = 10**6
+    loader(store, "diskgnn").close()
+    total = before - left
+    assert total > 8
+    for at in range(1, total + 1):
+        shutil.rmtree(pack, ignore_errors=True)
+        left = at
+        with pytest.raises(Killed):
+            loader(store, "diskgnn")
+        headers = [p.read_bytes() for p in store.path.glob("derived/.pack-*/pack.json")]
+        left = 0
+        with monkeypatch.context() as patch:
+            if headers == [expected["pack.json"]]:
+                patch.setattr("outcrop.pack.prepare.make_plan", None)
+                patch.setattr("outcrop.pack.prepare.pack_batched", None)
+            loader(store, "diskgnn").close()
+        assert {p.name: p.read_bytes() for p in pack.iterdir()} == expected, at
+
+
 def test_an_interrupt_keeps_the_work_and_an_error_does_not(
     store: GraphStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,7 @@ from outcrop.pack.plan import CHUNKS, IDS, PLAN, TABLES, PackPlan, round_up
 from outcrop.sample.seeds import Ids
 from outcrop.store.arrays import READ_BLOCK_BYTES, ArrayWriter, PieceHasher, read_blocks
 from outcrop.store.format import ArrayEntry, seal, unseal
-from outcrop.store.locks import write_synced
+from outcrop.store.locks import sync_directory, write_synced
 
 PACK_FORMAT, PACK_VERSION = "outcrop-pack", 1
 _HEADER, _INDEX, _CACHED = "pack.json", "index.npy", "cached.npy"
@@ -54,9 +54,20 @@ def write_pack(disk: Disk, folder: Path, plan: PackPlan, fill: Fill) -> None:
         "cached": _write_array(disk, folder, _CACHED, _cached_ids(disk, folder, plan)),
     }
     write_synced(folder / _HEADER, seal(header))
+    sync_directory(folder)  # before what it was made from goes
+    tidy_finished(folder)
+
+
+def tidy_finished(folder: Path) -> bool:
+    """Whether the pack is finished: then what only its making needs is removed."""
+    try:
+        unseal((folder / _HEADER).read_bytes(), str(folder / _HEADER))
+    except (FileNotFoundError, CorruptError):  # or its writer was killed
+        return False
     for path in folder.iterdir():
         if path.name in (IDS, PLAN) or path.name.startswith("progress"):
             os.unlink(path)
+    return True
 
 
 def _cached_ids(disk: Disk, folder: Path, plan: PackPlan) -> Ids:

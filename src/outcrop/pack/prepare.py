@@ -17,7 +17,7 @@ import xxhash
 from outcrop.errors import BudgetError
 from outcrop.options import format_size
 from outcrop.pack.batched import pack_batched
-from outcrop.pack.chunks import PACK_VERSION, write_pack
+from outcrop.pack.chunks import PACK_VERSION, tidy_finished, write_pack
 from outcrop.pack.plan import PackPlan, load_plan, make_plan
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.sampler import SAMPLING_VERSION, Sampler, Sampling
@@ -121,6 +121,8 @@ def prepare_pack(
     """
 
     def build(folder: Path) -> None:
+        if tidy_finished(folder):
+            return
         plan = load_plan(folder)
         if plan is None:
             empty(folder)
