@@ -446,6 +446,21 @@ def test_a_preparation_that_is_killed_at_its_end_is_not_done_again(
         assert {p.name: p.read_bytes() for p in pack.iterdir()} == expected, at
 
 
+@pytest.mark.parametrize("left", [0, 100])
+def test_a_plan_that_was_torn_is_made_again(
+    store: GraphStore, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("outcrop.pack.prepare.pack_batched", _raises(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            loader(store, "diskgnn")
+    [plan] = store.path.glob("derived/.pack-*/plan.json")
+    os.truncate(plan, left)
+    made = loader(store, "diskgnn:verify_rows=true")
+    assert len(list(made)) == 9
+    made.close()
+
+
 def test_an_interrupt_keeps_the_work_and_an_error_does_not(
     store: GraphStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

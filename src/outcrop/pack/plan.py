@@ -16,6 +16,7 @@ from xxhash import xxh3_64_intdigest
 
 from outcrop.cache.tiers import BatchTiers, hottest_nodes, split_batches
 from outcrop.disk import Disk
+from outcrop.errors import CorruptError
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.seeds import Ids
 from outcrop.sample.trace import TraceReader
@@ -117,7 +118,7 @@ def load_plan(folder: Path) -> PackPlan | None:
     """The plan of a packing that was interrupted; None where it was not finished."""
     try:
         facts = unseal((folder / PLAN).read_bytes(), str(folder / PLAN))
-    except FileNotFoundError:
+    except (FileNotFoundError, CorruptError):  # or its writer was killed
         return None
     index = np.frombuffer(bytes.fromhex(facts["index"]), ROW).copy()
     return PackPlan(index, facts["row_bytes"], facts["packed"])
