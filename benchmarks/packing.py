@@ -67,7 +67,7 @@ def report(store: GraphStore, folder: Path, arguments: argparse.Namespace) -> st
     some = PackPlan(plan.index[: arguments.individual], plan.row_bytes, plan.packed)
     share = float(some.rows.sum() / plan.rows.sum())
     memory = parse_size(arguments.memory)
-    divided = PackMemory.divide(memory, len(plan.index), plan.row_bytes)
+    divided = PackMemory.divide(memory, len(plan.index), plan.row_bytes, store.num_nodes)
     ways: dict[str, Callable[[], object]] = {
         "drive": lambda: read_and_write(store, folder, plan),
         "batched": lambda: pack_batched(store.disk, folder, store.features, plan, memory),

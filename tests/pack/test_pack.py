@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -67,7 +68,7 @@ def plan_of(
 
 
 def fill_batched(store: GraphStore, memory_bytes: int = 0, **options: Any) -> Any:
-    least = PackMemory.least_bytes(store.encoding.row_bytes)
+    least = PackMemory.least_bytes(store.encoding.row_bytes, NODES)
     return lambda disk, folder, plan: pack_batched(
         disk, folder, store.features, plan, max(memory_bytes, least), **options
     )
@@ -122,7 +123,7 @@ def test_any_memory_gives_the_same_bytes_as_individual_packing(
     given_batches = random_batches(seed, batches, 3000)
     with GraphStore(make(root, 129)) as store:
         found = []
-        least = PackMemory.least_bytes(store.encoding.row_bytes)
+        least = PackMemory.least_bytes(store.encoding.row_bytes, NODES)
         fills: list[Callable[..., Any]] = [
             fill_batched(store, least + more_memory),
             lambda disk, folder, plan: pack_individually(disk, folder, store.features, plan),
@@ -146,17 +147,59 @@ def test_without_packing_only_the_cache_has_a_chunk(root: Path, tmp_path: Path) 
             assert len(pack.load_cache()) == 100 * 28
 
 
-def test_memory_is_divided_within_its_bounds() -> None:
+@pytest.mark.parametrize("num_rows", [1, 3000, 10**8])
+def test_memory_is_divided_within_its_bounds(num_rows: int) -> None:
     for row_bytes in (4, 512, 1_000_000):
-        least = PackMemory.least_bytes(row_bytes)
+        least = PackMemory.least_bytes(row_bytes, num_rows)
         for memory_bytes in (least, least + 12345, 3 * least, 10**9):
-            for chunks in (1, 50, 10**6):
-                memory = PackMemory.divide(memory_bytes, chunks, row_bytes)
-                used = 2 * (memory.partition_bytes + 8192 + memory.ids_bytes)
-                assert used + memory.slots * PIECE_BYTES <= memory_bytes
+            if memory_bytes < least:
+                continue
+            for chunks in (1, 50, 2000, 10**6):
+                memory = PackMemory.divide(memory_bytes, chunks, row_bytes, num_rows)
+                assert used_bytes(memory, row_bytes, num_rows) <= memory_bytes
                 assert memory.partition_bytes >= row_bytes
                 assert 1 <= memory.open_chunks <= chunks
-    assert PackMemory.divide(10**9, 50, 512).open_chunks == 50
+    assert PackMemory.divide(10**9, 50, 512, 3000).open_chunks == 50
+
+
+def used_bytes(memory: PackMemory, row_bytes: int, num_rows: int) -> int:
+    partitions = -(-num_rows // (memory.partition_bytes // row_bytes))
+    bounds = 8 * (memory.open_chunks + 4) * (partitions + 1)
+    blocks = 2 * (memory.partition_bytes + 8192 + memory.ids_bytes)
+    return blocks + bounds + memory.slots * PIECE_BYTES
+
+
+def test_memory_for_less_than_all_chunks_does_not_make_tiny_partitions() -> None:
+    """Where chunks would take it all, partitions are few, and so are the bounds of chunks."""
+    for memory_bytes, chunks, num_rows in (
+        (5 * 10**8, 2000, 2 * 10**7),
+        (2 * 10**9, 12_000, 10**8),
+    ):
+        memory = PackMemory.divide(memory_bytes, chunks, 512, num_rows)
+        assert num_rows * 512 / memory.partition_bytes < 1000
+        assert memory.open_chunks * PIECE_BYTES > memory_bytes * 3 // 4
+        assert used_bytes(memory, 512, num_rows) <= memory_bytes
+
+
+def test_packing_keeps_within_its_memory(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many partitions, many chunks: what is beside the blocks is what was counted."""
+    monkeypatch.setattr(batched, "_LEAST_PARTITION_BYTES", 4096)
+    monkeypatch.setattr(batched, "_MOST_PARTITION_BYTES", 4096)
+    with GraphStore(make(root, 768)) as store:
+        plan = plan_of(store, tmp_path, random_batches(0, 150, 20), cache_rows=0)
+        memory = PackMemory.divide(10**9, 151, plan.row_bytes, NODES)
+        used = used_bytes(memory, plan.row_bytes, NODES)
+        blocks = 2 * (4096 + 8192 + memory.ids_bytes) + memory.slots * PIECE_BYTES
+        tracemalloc.start()
+        try:
+            write_pack(store.disk, tmp_path / "pack", plan, fill_batched(store, 10**9))
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert used - blocks > 3_000_000
+    assert peak < (used - blocks) + 151 * batched._RUN_BYTES + 200_000
 
 
 class Killed(BaseException):
@@ -186,7 +229,7 @@ def test_an_interrupted_packing_goes_on_where_it_was(
                         raise Killed
 
                 memory_bytes = int(rng.integers(0, 12)) * PIECE_BYTES
-                memory_bytes += PackMemory.least_bytes(plan.row_bytes)
+                memory_bytes += PackMemory.least_bytes(plan.row_bytes, NODES)
                 fill = fill_batched(store, memory_bytes, save_seconds=0)
                 loaded = load_plan(folder / "pack")
                 assert loaded is not None

@@ -37,6 +37,8 @@ _MOST_PARTITION_BYTES = 64 << 20
 _LEAST_PARTITION_BYTES = 256 << 10
 _MOST_IDS_BYTES = 4 << 20
 _LEAST_IDS_BYTES = 64 << 10
+# What an open chunk takes in the lists of runs, of two blocks of ids.
+_RUN_BYTES = 1024
 # A sync costs the drive some 10 ms; so much work is lost by a kill.
 SAVE_SECONDS = 5.0
 
@@ -57,23 +59,49 @@ class PackMemory:
         return self.slots - SPARE_SLOTS
 
     @classmethod
-    def least_bytes(cls, row_bytes: int) -> int:
-        """With one open chunk."""
-        partition = max(_LEAST_PARTITION_BYTES, row_bytes) + 2 * PAGE_BYTES
-        return 2 * (partition + _LEAST_IDS_BYTES) + (SPARE_SLOTS + 1) * PIECE_BYTES
+    def least_bytes(cls, row_bytes: int, num_rows: int) -> int:
+        """With one open chunk. `num_rows`: of the features."""
+        partition = max(_LEAST_PARTITION_BYTES, row_bytes)
+        fixed = _fixed_bytes(partition, row_bytes, num_rows)
+        return fixed + _open_bytes(partition, row_bytes, num_rows)
 
     @classmethod
-    def divide(cls, memory_bytes: int, chunks: int, row_bytes: int) -> PackMemory:
-        """REQUIRES: memory_bytes >= least_bytes(row_bytes)."""
-        spare = memory_bytes - cls.least_bytes(row_bytes)
-        # All chunks at once come first: an episode costs a pass over the features.
-        more_chunks = min(chunks - 1, spare // PIECE_BYTES)
-        spare -= more_chunks * PIECE_BYTES
+    def divide(cls, memory_bytes: int, chunks: int, row_bytes: int, num_rows: int) -> PackMemory:
+        """REQUIRES: memory_bytes >= least_bytes(row_bytes, num_rows)."""
+        spare = memory_bytes - cls.least_bytes(row_bytes, num_rows)
+        least = max(_LEAST_PARTITION_BYTES, row_bytes)
+        # Partitions first: the smaller they are, the more of them there are, each with a bound and
+        # a run of every open chunk. Then chunks: an episode costs a pass over the features.
+        partition = max(least, min(least + spare // 16, _MOST_PARTITION_BYTES))
+        spare = memory_bytes - _fixed_bytes(partition, row_bytes, num_rows)
+        each = _open_bytes(partition, row_bytes, num_rows)
+        open_chunks = min(chunks, spare // each)
+        spare -= open_chunks * each
         more_ids = min(spare // 8, _MOST_IDS_BYTES - _LEAST_IDS_BYTES)
         spare -= 2 * more_ids
-        least = max(_LEAST_PARTITION_BYTES, row_bytes)
-        partition = max(least, min(least + spare // 2, _MOST_PARTITION_BYTES))
-        return cls(partition, (_LEAST_IDS_BYTES + more_ids) // 8 * 8, 1 + more_chunks + SPARE_SLOTS)
+        partition = max(partition, min(partition + spare // 2, _MOST_PARTITION_BYTES))
+        return cls(partition, (_LEAST_IDS_BYTES + more_ids) // 8 * 8, open_chunks + SPARE_SLOTS)
+
+
+def _fixed_bytes(partition_bytes: int, row_bytes: int, num_rows: int) -> int:
+    """Partitions, their first rows, the bounds of a chunk while they are found; ids and pieces."""
+    starts = 4 * 8 * (_partitions(partition_bytes, row_bytes, num_rows) + 1)
+    partitions = 2 * (partition_bytes + 2 * PAGE_BYTES)
+    return partitions + starts + 2 * _LEAST_IDS_BYTES + SPARE_SLOTS * PIECE_BYTES
+
+
+def _open_bytes(partition_bytes: int, row_bytes: int, num_rows: int) -> int:
+    """Of an open chunk: a piece, its runs of ids, and its bounds in the file of ids."""
+    bounds = 8 * (_partitions(partition_bytes, row_bytes, num_rows) + 1)
+    return PIECE_BYTES + _RUN_BYTES + bounds
+
+
+def _partitions(partition_bytes: int, row_bytes: int, num_rows: int) -> int:
+    return -(-num_rows // _partition_rows(partition_bytes, row_bytes))
+
+
+def _partition_rows(partition_bytes: int, row_bytes: int) -> int:
+    return max(1, partition_bytes // row_bytes)
 
 
 def pack_batched(
@@ -89,7 +117,7 @@ def pack_batched(
 
     On return all of it has reached the device. Goes on where an earlier call was interrupted.
     """
-    memory = PackMemory.divide(memory_bytes, len(plan.index), plan.row_bytes)
+    memory = PackMemory.divide(memory_bytes, len(plan.index), plan.row_bytes, features.num_rows)
     saved = _Saved.load(folder, len(plan.index))
     with disk.open_for_update(folder / CHUNKS) as chunks, disk.open(folder / IDS) as ids:
         packing = _Packing(chunks, ids, features, plan, memory, folder, save_seconds, progress)
@@ -195,19 +223,20 @@ class _Packing:
         slots = last - first + SPARE_SLOTS
         writer = PieceWriter(self._chunks, self._plan, first, last, slots, self._progress)
         starts = self._starts(episode.row)
-        bounds = np.stack(
-            [self._ids.below(c, self._plan.rows[c], starts) for c in range(first, last)]
-        )
+        # How many ids of each chunk are below the first row of each partition.
+        bounds = np.empty((len(starts), last - first), np.int64)
+        for chunk, rows in enumerate(self._plan.rows[first:last].tolist()):
+            bounds[:, chunk] = self._ids.below(first + chunk, rows, starts)
         if episode.row:
             assert saved.pieces is not None
             writer.checksums[:] = saved.pieces
-            self._restore(writer, episode, bounds[:, 0])
+            self._restore(writer, episode, bounds[0])
             self._progress.advance(episode.row * self._plan.row_bytes)
         saved_at = time.monotonic()
-        for p, (begin, end, rows) in enumerate(self._read(starts)):
-            for chunks, counts, ids in self._ids.runs(first, bounds[:, p], bounds[:, p + 1]):
-                writer.append(rows, begin, chunks, counts, ids)
-            self._progress.advance(len(rows))
+        for p, (begin, end, stored) in enumerate(self._read(starts)):
+            for chunks, counts, ids in self._ids.runs(first, bounds[p], bounds[p + 1]):
+                writer.append(stored, begin, chunks, counts, ids)
+            self._progress.advance(len(stored))
             if time.monotonic() - saved_at >= self._save_seconds and end < starts[-1]:
                 writer.settle()
                 self._chunks.sync()
@@ -222,24 +251,27 @@ class _Packing:
 
     def _starts(self, row: int) -> Ids:
         """The first row of each partition from `row` on, and the number of all rows."""
-        step = max(1, self._memory.partition_bytes // self._plan.row_bytes)
+        step = _partition_rows(self._memory.partition_bytes, self._plan.row_bytes)
         return np.append(np.arange(row, self._features.num_rows, step), self._features.num_rows)
 
     def _read(self, starts: Ids) -> Iterator[tuple[int, int, NDArray[np.uint8]]]:
         """Partitions: their first row, the one after their last, their bytes."""
-        bounds = list(zip(starts.tolist(), starts[1:].tolist(), strict=False))
         ahead: tuple[Pending, NDArray[np.uint8]] | None = None
-        for p, (begin, end) in enumerate(bounds):
-            pending, rows = ahead or self._features.start_scan(begin, end, self._partitions[p % 2])
-            if p + 1 < len(bounds):
-                ahead = self._features.start_scan(*bounds[p + 1], self._partitions[(p + 1) % 2])
+        for p in range(len(starts) - 1):
+            pending, rows = ahead or self._start(starts, p)
+            if p + 2 < len(starts):
+                ahead = self._start(starts, p + 1)
             pending.wait()
-            yield begin, end, rows
+            yield int(starts[p]), int(starts[p + 1]), rows
+
+    def _start(self, starts: Ids, p: int) -> tuple[Pending, NDArray[np.uint8]]:
+        begin, end = int(starts[p]), int(starts[p + 1])
+        return self._features.start_scan(begin, end, self._partitions[p % 2])
 
     def _restore(self, writer: PieceWriter, episode: _Episode, done: Ids) -> None:
         """Pieces that were begun before the interruption: their rows are read again."""
         row_bytes = self._plan.row_bytes
-        step = max(1, self._memory.partition_bytes // row_bytes)
+        step = _partition_rows(self._memory.partition_bytes, row_bytes)
         for chunk, rows in zip(range(episode.first, episode.last), done.tolist(), strict=True):
             first, last = writer.resume(chunk, rows)
             for begin in range(first, last, step):
@@ -268,7 +300,7 @@ class _IdReader:
         """How many ids of a chunk are below each of `starts`."""
         begin = 8 * int(self._firsts[chunk])
         found = np.zeros(len(starts), np.int64)
-        for block in read_blocks(self._file, begin, begin + 8 * int(rows), 8 * self._block_ids):
+        for block in read_blocks(self._file, begin, begin + 8 * rows, 8 * self._block_ids):
             found += np.searchsorted(block.view(np.int64), starts)
         return found
 

@@ -7,6 +7,7 @@ goes into files of its own, so that an interrupted packing finds its plan again.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,13 @@ class PackPlan:
     packed: bool
     """Whether batches have chunks; else only the cache has one."""
 
-    @property
+    @cached_property
     def rows(self) -> Ids:
         """Rows of each chunk that is to be made."""
         rows: Ids = self.index["packed"].copy()
         if not self.packed:
             rows[:-1] = 0
+        rows.flags.writeable = False
         return rows
 
     @property

@@ -256,7 +256,8 @@ class _Sizes:
             self._means.store.num_nodes, self._batches, sizes.nodes, self.cache_rows
         )
         planning = tiers + 8 * sizes.nodes + 4 * WRITE_BUFFER_BYTES
-        return max(sampling, planning, PackMemory.least_bytes(self.row_bytes))
+        packing = PackMemory.least_bytes(self.row_bytes, self._means.store.num_nodes)
+        return max(sampling, planning, packing)
 
 
 @dataclass
