@@ -471,6 +471,22 @@ def test_an_interrupt_keeps_the_work_and_an_error_does_not(
         assert bool(list(store.path.glob("derived/.pack-*.building"))) is kept
 
 
+def test_a_refusal_leaves_the_work_of_an_interrupted_run(
+    store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategy = "diskgnn:cpu_cache=false"
+    with monkeypatch.context() as patch:
+        patch.setattr("outcrop.pack.prepare.pack_batched", _raises(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            loader(store, strategy)
+    with pytest.raises(BudgetError, match="packed rows"):
+        loader(store, strategy, disk="200kB")
+    monkeypatch.setattr("outcrop.pack.prepare.make_plan", None)
+    made = loader(store, strategy)
+    assert len(list(made)) == 9
+    made.close()
+
+
 def _raises(error: type[BaseException]) -> Any:
     def fail(*_: object) -> None:
         raise error

@@ -90,7 +90,8 @@ class DerivedLayouts:
 
         `build` syncs what it writes. If it fails nothing remains; but if it is killed or
         interrupted and `resumable`, the next one finds what it left, and must know what of it is
-        good. LockedError where another process is making the same layout.
+        good. A BudgetError leaves what was found. LockedError where another process is making the
+        same layout.
         """
         found = self.find(kind, inputs)
         if found is not None:

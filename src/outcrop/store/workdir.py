@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from types import TracebackType
 
-from outcrop.errors import LockedError, StoreError
+from outcrop.errors import BudgetError, LockedError, StoreError
 from outcrop.store.format import LOCK
 from outcrop.store.locks import DirectoryLock, sync_directory
 
@@ -18,7 +18,8 @@ class WorkDirectory:
     """A directory in the making: `commit` gives it its name, anything else removes it.
 
     At most one process works on a name. What a killed process left is removed by the next one; of a
-    `resumable` one it is kept for the next, as it is when the work is interrupted.
+    `resumable` one it is kept for the next, as it is when the work is interrupted, and when the
+    next one is refused by its budget.
     """
 
     def __init__(self, final: Path, *, resumable: bool = False) -> None:
@@ -37,6 +38,7 @@ class WorkDirectory:
             self._refuse_existing()
             if not resumable:
                 empty(self.path)
+            self._resumed = any(path.name != LOCK for path in self.path.iterdir())
         except BaseException:
             self._lock.release()
             raise
@@ -77,7 +79,8 @@ class WorkDirectory:
         trace: TracebackType | None,
     ) -> None:
         interrupted = error is not None and not isinstance(error, Exception)
-        if self._resumable and interrupted:
+        refused = self._resumed and isinstance(error, BudgetError)  # more memory or disk may follow
+        if self._resumable and (interrupted or refused):
             self._leave()
         else:
             self.abandon()
