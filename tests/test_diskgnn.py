@@ -14,7 +14,7 @@ import textwrap
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -24,6 +24,7 @@ from outcrop.loader import NeighborLoader, ShaDowLoader
 from outcrop.options import DiskOptions, Faults
 from outcrop.sample.sampler import Sampler
 from outcrop.store.store import GraphStore
+from outcrop.strategies.diskgnn import in_steps
 from outcrop.train import TrainOptions, fit
 from tests.conformance.contract import all_contents
 from tests.conformance.test_strategies import check
@@ -117,6 +118,26 @@ def test_layouts_are_found_again(store: GraphStore, monkeypatch: pytest.MonkeyPa
     again = loader(store, "diskgnn")
     assert all_contents(again) == before
     again.close()
+
+
+def test_layouts_are_found_again_with_another_disk_engine(path: Path) -> None:
+    found = []
+    engines: list[Literal["auto", "pool"]] = ["auto", "pool"]
+    for engine in engines:
+        with GraphStore(path, DiskOptions(engine=engine)) as store:
+            for memory in ("40MB", "40.01MB"):
+                made = loader(store, "diskgnn:cache_share=0.02", memory=memory)
+                found.append(made.record.plan["cache_rows"])
+                made.close()
+            assert len(derived(store, "pack")) == 1
+    assert len(set(found)) == 1 and 0 < found[0] < 2000
+    shutil.rmtree(path / "derived")
+
+
+def test_steps_are_small() -> None:
+    for count in (0, 1, 63, 64, 1000, 123_456_789):
+        assert count * 31 / 32 <= in_steps(count) <= count
+    assert in_steps(123_456_789) == in_steps(123_456_000)
 
 
 def _only_first(sample: Any) -> Any:

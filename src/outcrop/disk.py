@@ -144,6 +144,12 @@ class Disk:
         """Memory that the engine itself holds."""
         return self._engine.memory_bytes
 
+    @property
+    def most_memory_bytes(self) -> int:
+        """The same of either kind of engine: whoever plans with this plans alike with both."""
+        unit = self.options.unit_bytes
+        return max(self._workers(name) * _bounce_bytes(name, unit) for name in ("uring", "pool"))
+
     def memory_bytes_in_units(self, unit_bytes: int) -> int:
         """What another engine of this kind would hold."""
         return self._workers(self.engine) * _bounce_bytes(self.engine, unit_bytes)

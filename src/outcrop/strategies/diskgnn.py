@@ -199,8 +199,11 @@ class _Sizes:
         self.workers = 1
         per_row = self.row_bytes + _CACHED_ID_BYTES
         spare = max(0, means.spare_bytes - sum(self._fixed().values()))
-        rows = min(int(options.cache_share * spare) // per_row, store.num_nodes)
+        # Packs depend on the cache: its size must not depend on which engine there is.
+        alike = max(0, spare + store.disk.memory_bytes - store.disk.most_memory_bytes)
+        rows = int(options.cache_share * alike) // per_row
         used = options.cpu_cache and self.row_bytes
+        rows = in_steps(rows) if rows < store.num_nodes else store.num_nodes
         self.cache_rows = rows if used else 0
         self.cache_bytes = self.cache_rows * per_row
         if spare - self.cache_bytes >= means.sizes.batch_bytes + self._worker_bytes():
@@ -258,6 +261,12 @@ class _Sizes:
         planning = tiers + 8 * sizes.nodes + 4 * WRITE_BUFFER_BYTES
         packing = PackMemory.least_bytes(self.row_bytes, self._means.store.num_nodes)
         return max(sampling, planning, packing)
+
+
+def in_steps(count: int) -> int:
+    """Less by at most 1/32, so that a few bytes of memory more or less change nothing."""
+    step = 1 << max(0, count.bit_length() - 6)
+    return count // step * step
 
 
 @dataclass
