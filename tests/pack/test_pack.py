@@ -246,6 +246,25 @@ def test_an_interrupted_packing_goes_on_where_it_was(
             assert resumed
 
 
+@pytest.mark.parametrize("size", [0, 5000])
+def test_a_file_of_chunks_that_was_never_reserved_is_reserved(
+    root: Path, tmp_path: Path, size: int
+) -> None:
+    batches = random_batches(0, 7, 3000)
+    with GraphStore(make(root, 129)) as store:
+        plan = plan_of(store, tmp_path, batches, cache_rows=300)
+        path = tmp_path / "pack" / CHUNKS
+        path.write_bytes(bytes(size))
+        fill = fill_batched(store)
+
+        def checked(disk: Disk, folder: Path, plan: PackPlan) -> Any:
+            assert path.stat().st_blocks * 512 >= plan.chunk_bytes
+            return fill(disk, folder, plan)
+
+        write_pack(store.disk, tmp_path / "pack", plan, checked)
+        check(store, tmp_path / "pack", batches)
+
+
 def _after(dies: Callable[[], None]) -> Any:
     land = PieceWriter._land
 

@@ -38,7 +38,10 @@ def write_pack(disk: Disk, folder: Path, plan: PackPlan, fill: Fill) -> None:
 
     Where the file of chunks exists, an earlier call was interrupted, and `fill` goes on.
     """
-    if not (folder / CHUNKS).exists():
+    if (folder / CHUNKS).exists():
+        with disk.open_for_update(folder / CHUNKS) as file:
+            file.reserve(plan.chunk_bytes)  # killed before that, it may be shorter
+    else:
         disk.create(folder / CHUNKS, plan.chunk_bytes).close()
     index = plan.index.copy()
     index["chunk_checksum"] = fill(disk, folder, plan)
