@@ -23,6 +23,7 @@ from outcrop.errors import BudgetError, CorruptError, OptionError, WriteError
 from outcrop.loader import NeighborLoader, ShaDowLoader
 from outcrop.options import DiskOptions, Faults
 from outcrop.sample.sampler import Sampler
+from outcrop.store.locks import DirectoryLock
 from outcrop.store.store import GraphStore
 from outcrop.strategies.diskgnn import in_steps
 from outcrop.train import TrainOptions, fit
@@ -317,6 +318,20 @@ def test_a_damaged_trace_is_named_and_not_the_pack(store: GraphStore) -> None:
     (trace / "index.npy").write_bytes(b"short")
     with pytest.raises(CorruptError, match=r"index\.npy: .*remove .*trace-"):
         loader(store, "diskgnn")
+
+
+def test_a_loader_that_cannot_be_made_holds_nothing(store: GraphStore) -> None:
+    strategy = "diskgnn:cache_share=0.01"
+    loader(store, strategy).close()
+    [trace], [pack] = derived(store, "trace"), derived(store, "pack")
+    with (pack / "chunks.bin").open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"x")  # of the cache
+    with pytest.raises(CorruptError) as raised:
+        loader(store, strategy)
+    assert raised.traceback  # which keeps all frames, and what they hold
+    for path in (trace, pack):
+        DirectoryLock(path, shared=False).release()
 
 
 def test_verify_rows_finds_a_wrong_row_in_memory(store: GraphStore) -> None:

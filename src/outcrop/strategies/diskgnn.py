@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -33,6 +33,7 @@ from outcrop.sample.sampler import Sampler, Subgraph
 from outcrop.sample.seeds import Task
 from outcrop.sample.trace import Trace, trace_bytes
 from outcrop.store.arrays import WRITE_BUFFER_BYTES
+from outcrop.store.derived import Layout
 from outcrop.strategies.base import Job, Means, RunTimes, Strategy
 from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
 
@@ -90,17 +91,27 @@ class DiskGNN(Strategy):
         self._spec = sizes.spec
         self._workers = sizes.workers
         self._topology = mapped_topology(job.store)
+        self._opened = ExitStack()
+        self._layouts: list[Layout] = []
+        self._pack: Pack | None = None
+        try:
+            self._open(rows=bool(sizes.row_bytes))
+        except BaseException:
+            self._opened.close()
+            raise
+
+    def _open(self, *, rows: bool) -> None:
+        job = self._job
         start = time.perf_counter()
         sampler = Sampler(job.sampling, self._topology, job.seed, MMAP_THREADS)
-        self._layouts = [
-            prepare_trace(job.store, self._spec, sampler, job.disk_bytes, job.progress)
-        ]
+        layout = prepare_trace(job.store, self._spec, sampler, job.disk_bytes, job.progress)
+        self._layouts.append(self._opened.enter_context(layout))
         del sampler
         self._sample_seconds = time.perf_counter() - start
         with self._advising():
-            self._trace = Trace(job.store.disk, self._layouts[0].path)
-        self._pack: Pack | None = None
-        if sizes.row_bytes:
+            self._trace = Trace(job.store.disk, layout.path)
+        self._opened.enter_context(self._trace)
+        if rows:
             with self._advising():
                 self._open_pack()
         self._pack_seconds = time.perf_counter() - start - self._sample_seconds
@@ -110,8 +121,8 @@ class DiskGNN(Strategy):
         layout = prepare_pack(
             job.store, self._spec, self._trace, job.prepare_bytes, job.disk_bytes, job.progress
         )
-        self._layouts.append(layout)
-        self._pack = Pack(job.store.disk, layout.path)
+        self._layouts.append(self._opened.enter_context(layout))
+        self._pack = self._opened.enter_context(Pack(job.store.disk, layout.path))
         self._cache = self._pack.load_cache()
 
     @contextmanager
@@ -177,13 +188,10 @@ class DiskGNN(Strategy):
                 times.hit(CPU_CACHE, sum(run.hits))
 
     def close(self) -> None:
-        self._trace.close()
+        self._opened.close()
         if self._pack is not None:
-            self._pack.close()
             del self._cache
             self._pack = None
-        for layout in self._layouts:
-            layout.close()
         del self._topology
 
 
