@@ -61,17 +61,23 @@ budget::Buffer<int64_t> AccessCounts::Hottest(size_t slots) const {
   size_t above = 0;
   while (least > 0 && above + having[least] <= slots) above += having[least--];
   const size_t equals = least == 0 ? 0 : slots - above;
-  budget::Buffer<int64_t> found, candidates;
-  const bool dense = counts_.dense();
+  // The front is for those above; the back is a heap of the lowest ids so far with `least`.
+  budget::Buffer<int64_t> found;
+  found.resize(above + equals);
+  int64_t* const heap = found.data() + above;
+  size_t next = 0, lowest = 0;
   counts_.ForEach([&](int64_t node, uint32_t count) {
     if (count > least) {
-      found.push_back(node);
-    } else if (count == least && equals > 0 && (!dense || candidates.size() < equals)) {
-      candidates.push_back(node);
+      found[next++] = node;
+    } else if (count == least && lowest < equals) {
+      heap[lowest++] = node;
+      std::push_heap(heap, heap + lowest);
+    } else if (count == least && equals > 0 && node < heap[0]) {
+      std::pop_heap(heap, heap + equals);
+      heap[equals - 1] = node;
+      std::push_heap(heap, heap + equals);
     }
   });
-  std::sort(candidates.data(), candidates.data() + candidates.size());
-  for (size_t i = 0; i < std::min(equals, candidates.size()); ++i) found.push_back(candidates[i]);
   std::sort(found.data(), found.data() + found.size());
   return found;
 }
