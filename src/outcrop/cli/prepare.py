@@ -45,7 +45,8 @@ def prepare(
 ) -> None:
     """Sample and pack ahead of a run, which finds the result if it has the same settings.
 
-    Interrupted or killed, the same command goes on where it was. What is made lies in the store and
+    Interrupted or killed while it packs, the same command goes on where it was; before that, the
+    step that was under way, sampling or planning, begins anew. What is made lies in the store and
     moves with it; outcrop gc --all removes it.
 
     Example: outcrop prepare big.outcrop --strategy diskgnn --epochs 10 --memory 2GB
@@ -66,7 +67,10 @@ def prepare(
             )  # fmt: skip
             feed.close()
     except KeyboardInterrupt:
-        stderr.print("Interrupted; the same command goes on where it was.")
+        stderr.print(
+            "Interrupted; the same command goes on. Packing continues where it was, sampling and "
+            "planning begin anew unless they were done."
+        )
         raise typer.Exit(130) from None
     facts = {"strategy": strategy, "seconds": feed.record.prepare_seconds, **feed.record.plan}
     if as_json:
