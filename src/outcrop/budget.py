@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from outcrop import _core
 from outcrop.errors import BudgetError
-from outcrop.options import format_size, parse_size
+from outcrop.options import format_size, parse_size, size_of_at_least
 
 
 class Budget:
@@ -37,7 +37,8 @@ class Budget:
             parts.append(f"{min_batches} batches of {format_size(batch_bytes)}")
             raise BudgetError(
                 f"memory={format_size(self.total_bytes)} is too little: "
-                f"{', '.join(parts)}; the smallest that would do is {_round_up(taken + least)}"
+                f"{', '.join(parts)}; the smallest that would do is "
+                f"{size_of_at_least(taken + least)}"
             )
         for name, amount in needs.items():
             self.charges[name] = self.charges.get(name, 0) + amount
@@ -45,8 +46,3 @@ class Budget:
     def slabs(self) -> _core.SlabPool:
         """A pool of all that is left."""
         return _core.SlabPool(max(self.left_bytes, 0))
-
-
-def _round_up(count: int) -> str:
-    """Bytes as a size that parse_size reads back to no less: "233MB"."""
-    return f"{-(-count // 10**6)}MB"

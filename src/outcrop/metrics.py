@@ -57,8 +57,8 @@ class EpochRecord:
     drive_bytes: int = 0
     """What the kernel read from the drive for this process, page faults included."""
     stages: dict[str, StageRecord] = field(default_factory=dict)
-    """By the papers' names: sample, inspect, switch, gather, copy, cache update, transfer,
-    compute."""
+    """By the papers' names: sample, inspect, switch, graph load, gather, copy, cache update,
+    transfer, compute."""
 
     def count(self, batch: Prepared) -> None:
         self.batches += 1

@@ -88,6 +88,11 @@ def format_size(count: int) -> str:
     return f"{size:.1f} TB"
 
 
+def size_of_at_least(count: float) -> str:
+    """Bytes as a size that parse_size reads back to no less: "233MB"."""
+    return f"{-(-int(count) // 10**6)}MB"
+
+
 @dataclass(frozen=True)
 class Faults:
     """Faults for tests: which requests fail, come short, late or out of order."""

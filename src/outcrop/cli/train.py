@@ -23,6 +23,7 @@ from outcrop.errors import OptionError
 from outcrop.metrics import RunRecord
 from outcrop.report import write_report
 from outcrop.store.store import GraphStore
+from outcrop.strategies import STRATEGIES
 from outcrop.train.options import TrainOptions, read_config
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def train(
     batch_size: Annotated[int | None, _option("--batch-size", "Seeds per batch.")] = None,
     strategy: Annotated[
         str | None,
-        _option("--strategy", "Who decides what is read: memory, mmap, direct, gnndrive, diskgnn."),
+        _option("--strategy", f"Who decides what is read: {', '.join(STRATEGIES)}."),
     ] = None,
     memory: Annotated[
         str | None, _option("--memory", "Memory of the data path, e.g. 8GB.", metavar="SIZE")

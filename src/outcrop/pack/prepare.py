@@ -15,7 +15,7 @@ from typing import Any
 import xxhash
 
 from outcrop.errors import BudgetError
-from outcrop.options import format_size
+from outcrop.options import format_size, size_of_at_least
 from outcrop.pack.batched import pack_batched
 from outcrop.pack.chunks import PACK_VERSION, tidy_finished, write_pack
 from outcrop.pack.plan import PackPlan, load_plan, make_plan
@@ -96,7 +96,7 @@ def prepare_trace(
             for done, task in enumerate(spec.tasks(), 1):
                 writer.append(task, sampler.sample(task))
                 if disk_bytes is not None and writer.bytes > disk_bytes:
-                    least = _rounded(writer.bytes / done * total)
+                    least = size_of_at_least(writer.bytes / done * total)
                     raise BudgetError(
                         f"disk={format_size(disk_bytes)} is too little: the samples alone will "
                         f"take about {least}, and the packed rows come on top"
@@ -155,7 +155,7 @@ def check_disk(folder: Path, plan: PackPlan, trace_bytes: int, disk_bytes: int |
             f"disk={format_size(disk_bytes)} is too little: samples {format_size(trace_bytes)}, "
             f"packed rows {format_size(plan.chunk_bytes)}, tables "
             f"{format_size(plan.most_bytes - plan.chunk_bytes)}; the smallest that would do is "
-            f"{_rounded(needed)}"
+            f"{size_of_at_least(needed)}"
         )
     system = os.statvfs(folder)
     there = sum(path.stat().st_blocks * 512 for path in folder.iterdir())
@@ -165,8 +165,3 @@ def check_disk(folder: Path, plan: PackPlan, trace_bytes: int, disk_bytes: int |
             f"{folder.parent}: packing needs {format_size(plan.most_bytes)} there, and "
             f"{format_size(free)} are free"
         )
-
-
-def _rounded(count: float) -> str:
-    """Bytes as a size that parse_size reads back to no less: "233MB"."""
-    return f"{-(-int(count) // 10**6)}MB"
