@@ -29,9 +29,9 @@ OPTIONS: dict[str, Any] = {
     "shuffle": True,
 }
 MODES = [
+    "ginex:superbatch=4:mode=split",
+    "ginex:superbatch=4:mode=split:overlap=true",
     "ginex:superbatch=4",
-    "ginex:superbatch=4:overlap=true",
-    "ginex:superbatch=4:mode=handover",
 ]
 
 
@@ -108,7 +108,7 @@ def test_a_loader_can_be_closed_twice_and_while_a_loop_runs(store: GraphStore) -
 
 def test_a_superbatch_takes_no_more_disk_than_it_was_given(store: GraphStore) -> None:
     limit = 400_000
-    loader = loader_of(store, "ginex:overlap=false", disk=limit)
+    loader = loader_of(store, "ginex:mode=split:overlap=false", disk=limit)
     used = 0
     for batch in loader.epoch(0):
         del batch
@@ -137,7 +137,7 @@ def test_a_cache_that_holds_everything_reads_each_row_once(store: GraphStore) ->
 
 
 def test_handover_loads_the_memory_again(store: GraphStore) -> None:
-    loader = loader_of(store, "ginex:superbatch=4:mode=handover")
+    loader = loader_of(store, "ginex:superbatch=4")
     for _ in range(2):
         all_contents(loader)
     for entry in loader.record.epochs:

@@ -26,11 +26,11 @@ BUDGETS = ["least", "1GB"]
 OTHERS = [name for name in STRATEGIES if name != "memory"]
 # Strategies with options that change what is read and when.
 VARIANTS = [
-    "ginex:superbatch=2:neighbors=0.5",
-    "ginex:superbatch=3:overlap=false:read_unit=65536",
-    "ginex:superbatch=2:mode=handover",
-    "ginex:superbatch=2:policy=lru",
-    "ginex:superbatch=2:policy=static:mode=handover:metric=out",
+    "ginex:superbatch=2:mode=split:neighbors=0.5",
+    "ginex:superbatch=3:mode=split:overlap=false:read_unit=65536",
+    "ginex:superbatch=2",
+    "ginex:superbatch=2:mode=split:policy=lru",
+    "ginex:superbatch=2:policy=static:metric=out",
     "ginex:superbatch=1:policy=static:topology=mmap",
     "gnndrive:extractors=1:buffer=0.2",
     "gnndrive:topology=cache",

@@ -3,11 +3,11 @@
 A superbatch is sampled into a trace; its plan says for each batch where its rows are and which of
 them enter the cache; the main loop reads trace and plan back and does what they say.
 
+handover: one memory for both caches, as in the paper. While superbatches are sampled it holds
+neighbour lists (one is planned while the next is sampled), in the main loop feature rows; in
+between it is loaded again (switch).
 split: neighbour lists and feature rows are both resident. The feature cache goes on from one
-superbatch to the next, and the next superbatch is sampled and planned during the main loop.
-handover: one memory for both, as in the paper. While superbatches are sampled it holds neighbour
-lists (one is planned while the next is sampled), in the main loop feature rows; in between it is
-loaded again (switch).
+superbatch to the next, and the next may be sampled and planned during the main loop.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _POLICY_SLOT_BYTES = {
 class GinexOptions:
     """How memory and time are divided."""
 
-    mode: Literal["split", "handover"] = "split"
+    mode: Literal["handover", "split"] = "handover"
     superbatch: int | None = None
     """Batches that are planned together. None: 100, or what fits on disk."""
     policy: Literal["belady", "static", "lru"] = "belady"
