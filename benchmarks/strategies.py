@@ -17,7 +17,10 @@ from machine import rmat_store
 from outcrop.cli.app import app
 
 RESULTS = Path("benchmarks/results")
-_STRATEGIES = "memory,mmap,direct,ginex:mode=handover,ginex:mode=split,gnndrive,gnndrive:topology=cache,diskgnn"
+_STRATEGIES = (
+    "memory,mmap,direct,ginex:mode=handover,ginex:mode=split,"
+    "gnndrive,gnndrive:topology=cache,diskgnn"
+)
 
 
 @dataclass(frozen=True)
