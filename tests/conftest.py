@@ -14,7 +14,7 @@ from outcrop.disk import Disk
 from outcrop.options import DiskOptions
 
 _COMMON = {"deadline": None, "suppress_health_check": list(HealthCheck)}
-settings.register_profile("ci", max_examples=40, derandomize=True, **_COMMON)  # type: ignore[arg-type]
+settings.register_profile("ci", max_examples=20, derandomize=True, **_COMMON)  # type: ignore[arg-type]
 settings.register_profile("soak", max_examples=2000, **_COMMON)  # type: ignore[arg-type]
 SOAK = os.environ.get("OUTCROP_SOAK") == "1"
 """Whether tests with a number of rounds should take many (make soak)."""
