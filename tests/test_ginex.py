@@ -255,8 +255,8 @@ def test_large_reads_are_fewer_and_are_counted(store: GraphStore) -> None:
         ("read_unit=5000", "read_unit must be a power of two"),
         ("neighbors=2", "neighbors must be 0 to 1"),
         ("metric=age", "metric is one of out/in, out"),
-        ("mode=both", "mode cannot be 'both'"),
-        ("policy=fifo", "policy cannot be 'fifo'"),
+        ("mode=both", "mode must be one of handover, split"),
+        ("policy=fifo", "policy must be one of belady, static, lru"),
     ],
 )
 def test_wrong_options_are_named(store: GraphStore, options: str, message: str) -> None:

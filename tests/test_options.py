@@ -98,10 +98,13 @@ def test_options_in_a_strategys_name() -> None:
     ("text", "message"),
     [
         ("speed=3", "x: no option 'speed'; it has count, share"),
-        ("count=many", "x: count cannot be 'many'"),
-        ("count", "x: count cannot be ''"),
-        ("mode=three", "x: mode cannot be 'three'"),
-        ("on=maybe", "x: on cannot be 'maybe'"),
+        ("count=many", "x: count must be a whole number (got 'many')"),
+        ("count", "x: count must be a whole number (got '')"),
+        ("share=half", "x: share must be a number (got 'half')"),
+        ("most=all", "x: most must be a whole number or none (got 'all')"),
+        ("mode=three", "x: mode must be one of one, two (got 'three')"),
+        ("on=maybe", "x: on must be true or false (got 'maybe')"),
+        ("count=3,mode=two", "(got '3,mode=two'); options are separated by colons"),
     ],
 )
 def test_wrong_options_are_named(text: str, message: str) -> None:

@@ -60,8 +60,18 @@ def options_from_text(kind: type[_Options], given: Sequence[str], where: str) ->
         try:
             values[name] = _from_text(kinds[name], value)
         except ValueError:
-            raise OptionError(f"{where}: {name} cannot be {value!r}") from None
+            expected = _expected(kinds[name])
+            hint = "; options are separated by colons" if "," in value else ""
+            raise OptionError(f"{where}: {name} must be {expected} (got {value!r}){hint}") from None
     return kind(**values)
+
+
+def _expected(kind: Any) -> str:
+    if get_origin(kind) is UnionType:
+        return " or ".join("none" if one is NoneType else _expected(one) for one in get_args(kind))
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(get_args(kind))}"
+    return {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, "text")
 
 
 def _from_text(kind: Any, text: str) -> Any:

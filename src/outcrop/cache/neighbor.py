@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from types import TracebackType
 
 import numpy as np
@@ -15,7 +14,6 @@ from outcrop.cache.neighbor_layout import (
     METRICS,
     NEIGHBORS_VERSION,
     Bytes,
-    build_bytes,
     entry_dtype,
     least_bytes,
     read_header,
@@ -36,30 +34,6 @@ _ALIGNMENT = 8
 SHADOW_ENTRIES = 1 << 20
 # Budgets of caches that are nearly alike share a layout.
 _STEPS = 64
-
-
-@dataclass(frozen=True)
-class TopologyBytes:
-    """What a cached topology takes, for those who charge it."""
-
-    indptr: int
-    """Where it is resident; 0 where it is memory-mapped."""
-    least_cache: int
-    """A cache below this is empty, and takes nothing."""
-    whole_cache: int
-    """A cache of so much has all lists, but those above 2^23 entries."""
-    build: int
-    """The most that making such a cache takes, once."""
-
-
-def topology_bytes(store: GraphStore) -> TopologyBytes:
-    whole = whole_bytes(store)
-    return TopologyBytes(
-        indptr=store.array_bytes("indptr"),
-        least_cache=least_bytes(store),
-        whole_cache=whole,
-        build=build_bytes(store, whole),
-    )
 
 
 def neighbor_bytes(store: GraphStore, spare_bytes: int) -> int:

@@ -91,13 +91,6 @@ def least_bytes(store: GraphStore) -> int:
     return blocks_bytes(store.num_nodes) + lists
 
 
-def build_bytes(store: GraphStore, budget_bytes: int) -> int:
-    """The most memory that making a layout takes."""
-    lists = min(store.num_nodes, budget_bytes // (_LIST_BYTES + entry_dtype(store).itemsize))
-    streams = 8 * READ_BLOCK_BYTES  # blocks under way, what is copied, what is written
-    return store.num_nodes * 4 + blocks_bytes(store.num_nodes) + lists * _LIST_BYTES + streams
-
-
 # On disk
 
 

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 
 from outcrop import _core
 from outcrop.batch import Prepared
-from outcrop.cache.neighbor import NeighborCache, neighbor_bytes, topology_bytes
-from outcrop.cache.neighbor_layout import METRICS
+from outcrop.cache.neighbor import NeighborCache, neighbor_bytes
+from outcrop.cache.neighbor_layout import METRICS, whole_bytes
 from outcrop.cache.policy import Belady, Changes, Lru, Plan, Policy, Static, most_out_edges
 from outcrop.disk import aligned_empty
 from outcrop.errors import BudgetError, CancelledError, OptionError
@@ -126,7 +126,7 @@ class Ginex(Strategy):
         if store.has("features"):
             most = (store.num_nodes + 1) * _slot_bytes(means)
             if _hands_over(means):
-                most = max(most, topology_bytes(store).whole_cache)
+                most = max(most, whole_bytes(store))
             needs["feature cache"] = max(min(spare, most), _slot_bytes(means))
         return needs
 
