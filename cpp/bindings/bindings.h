@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -41,6 +42,9 @@ View<T> ViewOf(std::span<const T> values, nb::handle owner) {
 }
 
 inline void CheckNodes(std::span<const int64_t> nodes, int64_t num_nodes) {
+  uint64_t largest = 0;  // of all first, which needs no branch; a negative one is large
+  for (int64_t node : nodes) largest = std::max(largest, static_cast<uint64_t>(node));
+  if (nodes.empty() || largest < static_cast<uint64_t>(num_nodes)) return;
   for (int64_t node : nodes) {
     if (node < 0 || node >= num_nodes) {
       throw nb::value_error(("node ids must be 0 to " + std::to_string(num_nodes - 1) + " (got " +

@@ -58,9 +58,11 @@ class BeladyHandle {
     Require(next.size() == nodes.size() && slots.size() == nodes.size(),
             "next and slots must be as long as nodes");
     CheckNodes(Span(nodes), num_nodes_);
+    bool after = true;
     for (uint32_t use : Span(next)) {
-      Require(use > t && use <= batches_, "a next use must be after its batch");
+      after &= (use > t && use <= batches_) || use == outcrop::cache::Belady::kTwin;
     }
+    Require(after, "a next use must be after its batch");
     belady_.Step(t, Span(nodes), Span(next), Span(slots), changes_);
     ++at_;
   }

@@ -67,7 +67,10 @@ class Buffer {
   }
 
   static void* Map(size_t bytes) {
-    return mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    // Large arrays are read at random, and most of that would be the search for their pages.
+    if (memory != MAP_FAILED && bytes >= kLargeBytes) madvise(memory, bytes, MADV_HUGEPAGE);
+    return memory;
   }
 
   void* Remap(size_t bytes) {
@@ -82,6 +85,8 @@ class Buffer {
     return mremap(data_, mapped_bytes_, bytes, MREMAP_MAYMOVE);
 #endif
   }
+
+  static constexpr size_t kLargeBytes = 4 << 20;
 
   void Free() {
     if (data_ != nullptr) munmap(data_, mapped_bytes_);

@@ -17,14 +17,12 @@ void PrefetchAhead(const NodeTable& table, std::span<const int64_t> nodes, size_
 Belady::Belady(int64_t num_nodes, uint32_t slots, bool goes_on)
     : residents_(num_nodes, slots), num_nodes_(num_nodes), goes_on_(goes_on) {
   link_.resize(slots);
-  due_.resize(slots);
 }
 
 void Belady::Begin(uint32_t batches, int64_t expected_nodes) {
   residents_.Close();
   batches_ = batches;
   uses_.emplace(num_nodes_, expected_nodes);
-  largest_ = 0;
   buckets_.resize(batches + size_t{1});
   wanted_.resize(batches + size_t{1});
   for (size_t k = 0; k <= batches; ++k) {
@@ -35,16 +33,10 @@ void Belady::Begin(uint32_t batches, int64_t expected_nodes) {
 
 void Belady::LookBack(uint32_t t, std::span<const int64_t> nodes, std::span<uint32_t> next) {
   NodeTable& uses = *uses_;
-  largest_ = std::max(largest_, nodes.size());
-  // A node may occur twice in a batch: all are looked up before any is written.
   for (size_t i = 0; i < nodes.size(); ++i) {
     PrefetchAhead(uses, nodes, i);
-    const uint32_t found = uses.Get(nodes[i]);
-    next[i] = found == NodeTable::kNone ? batches_ : found;
-  }
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    PrefetchAhead(uses, nodes, i);
-    uses.Set(nodes[i], t);
+    const uint32_t found = uses.Exchange(nodes[i], t);
+    next[i] = found == t ? kTwin : found == NodeTable::kNone ? batches_ : found;
   }
 }
 
@@ -59,7 +51,7 @@ void Belady::TurnAround() {
     Push(slot, first == NodeTable::kNone ? batches_ : first);
   }
   uses_.reset();
-  residents_.Open(static_cast<int64_t>(largest_));  // all rows of a batch may wait in it
+  residents_.Open();
 }
 
 bool Belady::Fill(uint32_t t, std::span<const int64_t> nodes) {
@@ -74,28 +66,25 @@ bool Belady::Fill(uint32_t t, std::span<const int64_t> nodes) {
 void Belady::Step(uint32_t t, std::span<const int64_t> nodes, std::span<const uint32_t> next,
                   std::span<int32_t> slots, Changes& changes) {
   changes.Clear();
-  moving_.clear();
+  leaving_.clear();
   Find(t, nodes, next, slots);
   MakeRoom(t);
-  for (const uint32_t slot : std::span<const uint32_t>(moving_)) {
-    if (Stays(due_[slot])) {
-      Push(slot, due_[slot]);
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (slots[i] == kMiss || next[i] == kTwin) continue;
+    const uint32_t slot = static_cast<uint32_t>(slots[i]);
+    if (Stays(next[i])) {
+      Push(slot, next[i]);
     } else {
-      residents_.Remove(slot);
+      leaving_.push_back(slot);
     }
   }
-  NodeTable& table = residents_.table();
+  residents_.Remove(leaving_);
   for (size_t i = 0; i < nodes.size(); ++i) {
-    PrefetchAhead(table, nodes, i);
-    if (slots[i] != kMiss || !Wanted(next[i])) continue;
-    if (table.Get(nodes[i]) != kWaiting) continue;  // its twin in this batch was here before
-    if (Stays(next[i])) {
-      const uint32_t slot = residents_.Add(nodes[i]);
-      Push(slot, next[i]);
-      changes.Add(i, slot);
-    } else {
-      table.Erase(nodes[i]);
-    }
+    PrefetchAhead(residents_.table(), nodes, i);
+    if (slots[i] != kMiss || !Wanted(next[i]) || !Stays(next[i])) continue;
+    const uint32_t slot = residents_.Add(nodes[i]);
+    Push(slot, next[i]);
+    changes.Add(i, slot);
   }
 }
 
@@ -103,27 +92,18 @@ void Belady::Step(uint32_t t, std::span<const int64_t> nodes, std::span<const ui
 void Belady::Find(uint32_t t, std::span<const int64_t> nodes, std::span<const uint32_t> next,
                   std::span<int32_t> slots) {
   for (size_t k = t + size_t{1}; k <= batches_; ++k) wanted_[k] = 0;
-  NodeTable& table = residents_.table();
+  const NodeTable& table = residents_.table();
   for (size_t i = 0; i < nodes.size(); ++i) {
     PrefetchAhead(table, nodes, i);
     const uint32_t slot = table.Get(nodes[i]);
-    if (slot == NodeTable::kNone || slot == kWaiting) {
-      slots[i] = kMiss;
-      if (slot == kWaiting || !Wanted(next[i])) continue;
-      table.Set(nodes[i], kWaiting);
-      ++wanted_[next[i]];
-      continue;
-    }
-    slots[i] = static_cast<int32_t>(slot);
-    if (due_[slot] != t) continue;  // its twin was here before
-    due_[slot] = next[i];
-    ++wanted_[next[i]];
-    moving_.push_back(slot);
+    const bool found = slot != NodeTable::kNone;
+    slots[i] = found ? static_cast<int32_t>(slot) : kMiss;
+    if (next[i] != kTwin && (found || Wanted(next[i]))) ++wanted_[next[i]];
   }
-  buckets_[t] = Bucket();  // all of them are in moving_ now
+  buckets_[t] = Bucket();  // all of them are in the batch, and were counted
 }
 
-// Finds the limit, and evicts what is beyond it.
+// Finds the limit; what is beyond it leaves.
 void Belady::MakeRoom(uint32_t t) {
   room_ = residents_.slots();
   limit_ = t + 1;
@@ -143,27 +123,12 @@ void Belady::MakeRoom(uint32_t t) {
   room_ -= last.count;
 }
 
-bool Belady::Stays(uint32_t due) {
-  if (due != limit_) return due < limit_;
-  if (room_ == 0) return false;
-  --room_;
-  return true;
-}
-
-void Belady::Push(uint32_t slot, uint32_t due) {
-  Bucket& bucket = buckets_[due];
-  due_[slot] = due;
-  link_[slot] = bucket.first;
-  bucket.first = slot;
-  ++bucket.count;
-}
-
 void Belady::EvictFrom(Bucket& bucket, uint32_t count) {
   for (; count > 0; --count) {
     const uint32_t slot = bucket.first;
     bucket.first = link_[slot];
     --bucket.count;
-    residents_.Remove(slot);
+    leaving_.push_back(slot);
   }
 }
 

@@ -21,17 +21,21 @@ namespace outcrop::cache {
 // slots and touched nodes. Not thread-safe.
 class Belady {
  public:
+  // A next use that is none: the node was seen before in the same batch.
+  static constexpr uint32_t kTwin = 0xFFFFFFFE;
+
   // `goes_on`: superbatches follow that find what this one leaves. REQUIRES: slots < 2^31.
   Belady(int64_t num_nodes, uint32_t slots, bool goes_on);
 
   // Of slots alone; the tables of the two passes never exist at once.
-  static constexpr uint64_t kSlotBytes = Residents::kSlotBytes + 2 * sizeof(uint32_t);
+  static constexpr uint64_t kSlotBytes = Residents::kSlotBytes + sizeof(uint32_t);
 
   // A superbatch of `batches` batches that touch about `expected_nodes` different nodes.
-  // REQUIRES: batches < 2^32 - 1.
+  // REQUIRES: batches < 2^32 - 2.
   void Begin(uint32_t batches, int64_t expected_nodes);
 
-  // For batch t, from the last on: when each of its nodes is used next; `batches` for never.
+  // For batch t, from the last on: when each of its nodes is used next; `batches` for never. Where
+  // a node occurs again in the batch, kTwin: its first occurrence speaks for it.
   void LookBack(uint32_t t, std::span<const int64_t> nodes, std::span<uint32_t> next);
 
   // Between the passes: what is cached learns when it is used first.
@@ -57,8 +61,6 @@ class Belady {
 
  private:
   static constexpr uint32_t kNoSlot = 0xFFFFFFFF;
-  // In the table: a row of the current batch that is not cached and would like to be.
-  static constexpr uint32_t kWaiting = 0xFFFFFFFE;
 
   struct Bucket {
     uint32_t first = kNoSlot;
@@ -68,24 +70,34 @@ class Belady {
   void Find(uint32_t t, std::span<const int64_t> nodes, std::span<const uint32_t> next,
             std::span<int32_t> slots);
   void MakeRoom(uint32_t t);
-  void Push(uint32_t slot, uint32_t due);
   void EvictFrom(Bucket& bucket, uint32_t count);
-  bool Stays(uint32_t due);
-  bool Wanted(uint32_t next) const { return goes_on_ || next < batches_; }
+  // Whether a row stays; asked once for each, those that are cached first.
+  bool Stays(uint32_t due) {
+    if (due != limit_) return due < limit_;
+    if (room_ == 0) return false;
+    --room_;
+    return true;
+  }
+  void Push(uint32_t slot, uint32_t due) {
+    Bucket& bucket = buckets_[due];
+    link_[slot] = bucket.first;
+    bucket.first = slot;
+    ++bucket.count;
+  }
+  // Whether a row that is not cached would like to be.
+  bool Wanted(uint32_t next) const { return next != kTwin && (goes_on_ || next < batches_); }
 
   Residents residents_;
   const int64_t num_nodes_;
   const bool goes_on_;
   uint32_t batches_ = 0;
-  size_t largest_ = 0;               // of the batches of the superbatch, in nodes
-  std::optional<NodeTable> uses_;    // first pass: the batch that uses a node next
-  budget::Buffer<Bucket> buckets_;   // by next use: cached slots, as lists through link_
-  budget::Buffer<uint32_t> link_;    // by slot
-  budget::Buffer<uint32_t> due_;     // by slot: the next use
-  budget::Buffer<uint32_t> wanted_;  // rows of the current batch, by next use
-  budget::Buffer<uint32_t> moving_;  // slots that the current batch found
-  uint32_t limit_ = 0;               // of the current batch: who is used before it stays,
-  uint32_t room_ = 0;                // and of those that are used in it, so many
+  std::optional<NodeTable> uses_;     // first pass: the batch that uses a node next
+  budget::Buffer<Bucket> buckets_;    // by next use: cached slots, as lists through link_
+  budget::Buffer<uint32_t> link_;     // by slot
+  budget::Buffer<uint32_t> wanted_;   // rows of the current batch, by next use
+  budget::Buffer<uint32_t> leaving_;  // slots that the current batch empties
+  uint32_t limit_ = 0;                // of the current batch: who is used before it stays,
+  uint32_t room_ = 0;                 // and of those that are used in it, so many
 };
 
 }  // namespace outcrop::cache

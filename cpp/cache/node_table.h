@@ -4,31 +4,32 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "budget/buffer.h"
 
 namespace outcrop::cache {
 
-// An entry for every node of the graph where that is no larger than a hash table of those that
-// are expected; else the hash table, which grows when there are more. Not thread-safe.
+// An entry for every node of the graph where that is at most twice as large as a hash table of
+// those that are expected, since it is several times as fast; else the hash table, which grows when
+// there are more. Not thread-safe.
 class NodeTable {
  public:
   static constexpr uint32_t kNone = 0xFFFFFFFF;
 
   NodeTable(int64_t num_nodes, int64_t expected) {
-    const size_t slots = Slots(expected);
-    if (4 * static_cast<uint64_t>(num_nodes) <= slots * sizeof(Entry)) {
+    if (Dense(num_nodes, expected)) {
       dense_.resize(static_cast<size_t>(num_nodes));
       std::memset(dense_.data(), 0xFF, dense_.size() * sizeof(uint32_t));
     } else {
-      Allocate(slots);
+      Allocate(Slots(expected));
     }
   }
 
   // What a table of so many nodes takes, as long as no more than `expected` are in it.
   static uint64_t Bytes(int64_t num_nodes, int64_t expected) {
-    return std::min<uint64_t>(4 * static_cast<uint64_t>(num_nodes),
-                              Slots(expected) * sizeof(Entry));
+    if (Dense(num_nodes, expected)) return 4 * static_cast<uint64_t>(num_nodes);
+    return Slots(expected) * sizeof(Entry);
   }
 
   bool dense() const { return entries_.size() == 0; }
@@ -49,21 +50,21 @@ class NodeTable {
     return entries_[slot].node == node ? entries_[slot].value : kNone;
   }
 
-  // REQUIRES: value != kNone.
-  void Set(int64_t node, uint32_t value) {
-    if (dense()) {
-      dense_[static_cast<size_t>(node)] = value;
-      return;
-    }
+  // REQUIRES of both: value != kNone.
+  void Set(int64_t node, uint32_t value) { Exchange(node, value); }
+
+  // Sets the value, and returns the one before; kNone where there was none.
+  uint32_t Exchange(int64_t node, uint32_t value) {
+    if (dense()) return std::exchange(dense_[static_cast<size_t>(node)], value);
     size_t slot = Find(node);
-    if (entries_[slot].node != node) {
-      if (10 * (count_ + 1) > 7 * entries_.size()) {
-        Grow();
-        slot = Find(node);
-      }
-      ++count_;
+    if (entries_[slot].node == node) return std::exchange(entries_[slot].value, value);
+    if (10 * (count_ + 1) > 7 * entries_.size()) {
+      Grow();
+      slot = Find(node);
     }
+    ++count_;
     entries_[slot] = {node, value};
+    return kNone;
   }
 
   // f(node, value) for each node that has one; in ascending order only if dense().
@@ -102,6 +103,10 @@ class NodeTable {
     int64_t node;
     uint32_t value;
   };
+
+  static bool Dense(int64_t num_nodes, int64_t expected) {
+    return 4 * static_cast<uint64_t>(num_nodes) <= 2 * Slots(expected) * sizeof(Entry);
+  }
 
   // Two thirds full at most, a power of two.
   static size_t Slots(int64_t expected) {

@@ -30,9 +30,8 @@ class Residents {
   // By slot; kNobody where it is free.
   std::span<const int64_t> nodes() const { return nodes_; }
 
-  // `more`: nodes that enter the table beside the residents, for a while.
-  void Open(int64_t more = 0) {
-    table_.emplace(num_nodes_, slots() + more);
+  void Open() {
+    table_.emplace(num_nodes_, slots());
     for (uint32_t slot = 0; slot < slots(); ++slot) {
       if (nodes_[slot] != kNobody) table_->Set(nodes_[slot], slot);
     }
@@ -54,6 +53,15 @@ class Residents {
     table_->Erase(nodes_[slot]);
     nodes_[slot] = kNobody;
     free_[free_count_++] = slot;
+  }
+
+  void Remove(std::span<const uint32_t> slots) {
+    constexpr size_t kAhead = 16;  // each node and each entry is a cache miss of its own
+    for (size_t i = 0; i < slots.size(); ++i) {
+      if (i + 2 * kAhead < slots.size()) __builtin_prefetch(&nodes_[slots[i + 2 * kAhead]]);
+      if (i + kAhead < slots.size()) table_->Prefetch(nodes_[slots[i + kAhead]]);
+      Remove(slots[i]);
+    }
   }
 
   // Everybody leaves.

@@ -91,14 +91,14 @@ class Belady(Policy):
         self._core = _core.Belady(num_nodes, slots, goes_on=keeps)
 
     @staticmethod
-    def table_bytes(num_nodes: int, slots: int, batch: int, accesses: int) -> int:
+    def table_bytes(num_nodes: int, slots: int, accesses: int) -> int:
         """Memory while planning a superbatch, beside the slots': of two tables, the larger.
 
-        `batch`: nodes of the largest; `accesses`: nodes of all together.
+        `accesses`: nodes of all batches together.
         """
         return max(
             _core.node_table_bytes(num_nodes, min(accesses, num_nodes)),
-            _core.node_table_bytes(num_nodes, slots + batch),
+            _core.node_table_bytes(num_nodes, slots),
         )
 
     def plan(self, trace: TraceReader, disk: Disk, folder: Path) -> Plan:
@@ -107,9 +107,11 @@ class Belady(Policy):
             core.clear()
         core.begin(len(trace), min(int(trace.sizes[0].sum()), self._num_nodes))
         changes = Spill(disk, folder / "changes", _CHANGES)
+        # Used by one batch after the other: fresh memory costs as much as a lookup.
+        room = np.empty(int(trace.sizes[0].max(initial=0)), np.uint32)
         with Spill(disk, folder / "next_uses", [np.uint32]) as uses:
             for back, nodes in enumerate(trace.scan(what="nodes", backwards=True, ahead_bytes=0)):
-                next_uses = np.empty(len(nodes), np.uint32)
+                next_uses = room[: len(nodes)]
                 core.look_back(last - back, nodes, next_uses)
                 uses.append(next_uses)
             uses.seal()
@@ -119,7 +121,7 @@ class Belady(Policy):
             for t, (nodes, (next_uses,)) in enumerate(
                 zip(trace.scan(what="nodes", ahead_bytes=0), following, strict=True)
             ):
-                slots = np.empty(len(nodes), np.int32)
+                slots = room[: len(nodes)].view(np.int32)
                 core.step(t, nodes, next_uses, slots)
                 changes.append(slots, core.in_positions, core.in_slots)
         core.end()

@@ -493,7 +493,7 @@ def _table_bytes(means: Means) -> int:
     slots = min(means.spare_bytes // _slot_bytes(means), store.num_nodes)
     if means.options.policy != "belady":
         return _core.node_table_bytes(store.num_nodes, slots)
-    return Belady.table_bytes(store.num_nodes, slots, nodes, superbatch_length(means) * nodes)
+    return Belady.table_bytes(store.num_nodes, slots, superbatch_length(means) * nodes)
 
 
 def _ahead_bytes(means: Means) -> int:
