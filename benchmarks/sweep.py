@@ -48,6 +48,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=4_000_000)
     parser.add_argument("--memory", default="8%")
     parser.add_argument("--cage", default=None)
+    parser.add_argument("--slow", default="", help="strategies timed on 5 batches after 1, scaled")
     parser.add_argument("--suffix", default="", help="of the results' name")
     arguments = parser.parse_args()
     values = arguments.values.split(",") if arguments.values else VALUES[arguments.name]
@@ -58,6 +59,7 @@ def main() -> None:
         repeat=arguments.repeat,
         memory=arguments.memory,
         cage=arguments.cage,
+        slow=dict.fromkeys(filter(None, arguments.slow.split(",")), (5, 1)),
     )
     strategies = base.strategies
     table = [
