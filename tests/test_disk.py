@@ -203,6 +203,40 @@ def test_a_closed_file_says_so(tmp_path: Path, disk: Disk) -> None:
         file.read(0, 10)
 
 
+def test_a_throttled_disk_takes_at_least_its_time(tmp_path: Path, engine: str) -> None:
+    data = random_file(tmp_path / "f", 1 << 20)
+    options = DiskOptions(engine=engine, bytes_per_second=10_000_000)  # type: ignore[arg-type]
+    with Disk(options) as disk, Disk(options, beside=disk) as other:
+        for one in (disk, other):
+            with one.open(tmp_path / "f") as file:
+                start = time.perf_counter()
+                assert file.read(0, 1 << 20).tobytes() == data.tobytes()
+                assert time.perf_counter() - start >= (1 << 20) / 1e7
+        with disk.create(tmp_path / "new", 1 << 20) as file:
+            start = time.perf_counter()
+            file.write(0, data)
+            assert time.perf_counter() - start >= (1 << 20) / 1e7
+    assert (tmp_path / "new").read_bytes() == data.tobytes()
+
+
+def test_a_throttled_disk_still_raises_and_can_be_closed(tmp_path: Path, engine: str) -> None:
+    random_file(tmp_path / "f", 4 << 20)
+    options = DiskOptions(
+        engine=engine,  # type: ignore[arg-type]
+        requests_per_second=1000,
+        gap_bytes=0,
+        faults=Faults(fail_read_at=2),
+    )
+    disk = Disk(options)
+    file = disk.open(tmp_path / "f")
+    with pytest.raises(ReadError, match="Input/output error"):
+        file.read_rows(np.arange(50) * 2, np.zeros((50, 4096), np.uint8))
+    pending = file.start_read_rows(np.arange(500) * 2, np.zeros((500, 4096), np.uint8))
+    disk.close()
+    with pytest.raises(CancelledError):
+        pending.wait()
+
+
 def slow_options(engine: str, delay_us: int = 20_000) -> DiskOptions:
     return DiskOptions(
         engine=engine,  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 // Disk: files, the engine, and transfers that Python can wait for.
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <unistd.h>
 
@@ -25,6 +26,7 @@ using disk::EngineOptions;
 using disk::ExtentList;
 using disk::FaultOptions;
 using disk::File;
+using disk::Throttle;
 using disk::Transfer;
 
 using Ids = Array1<const int64_t>;
@@ -243,6 +245,12 @@ void BindFaults(nb::module_& m) {
       .def_rw("seed", &FaultOptions::seed);
 }
 
+void BindThrottle(nb::module_& m) {
+  nb::class_<Throttle>(m, "Throttle")
+      .def(nb::init<uint64_t, uint64_t>(), nb::kw_only(), nb::arg("bytes_per_second"),
+           nb::arg("requests_per_second"));
+}
+
 void BindCounters(nb::module_& m) {
   using disk::Counters;
   nb::class_<Counters>(m, "Counters")
@@ -258,7 +266,8 @@ void BindCounters(nb::module_& m) {
 
 void MakeEngine(Engine* self, bool uring, uint32_t workers, uint32_t queue_depth,
                 uint64_t bounce_bytes, uint32_t unit_bytes, uint64_t gap_bytes,
-                uint32_t max_request_bytes, const std::optional<FaultOptions>& faults) {
+                uint32_t max_request_bytes, const std::optional<FaultOptions>& faults,
+                std::shared_ptr<Throttle> throttle) {
   EngineOptions options;
   options.kind = uring ? EngineKind::kUring : EngineKind::kPool;
   options.workers = workers;
@@ -268,6 +277,7 @@ void MakeEngine(Engine* self, bool uring, uint32_t workers, uint32_t queue_depth
   options.gap_bytes = gap_bytes;
   options.max_request_bytes = max_request_bytes;
   options.faults = faults;
+  options.throttle = std::move(throttle);
   nb::gil_scoped_release unlocked;
   new (self) Engine(options);
 }
@@ -280,7 +290,8 @@ void BindEngine(nb::module_& m) {
   nb::class_<Engine>(m, "Engine")
       .def("__init__", &MakeEngine, nb::kw_only(), nb::arg("uring"), nb::arg("workers"),
            nb::arg("queue_depth"), nb::arg("bounce_bytes"), nb::arg("unit_bytes"),
-           nb::arg("gap_bytes"), nb::arg("max_request_bytes"), nb::arg("faults") = nb::none())
+           nb::arg("gap_bytes"), nb::arg("max_request_bytes"), nb::arg("faults") = nb::none(),
+           nb::arg("throttle") = nb::none())
       .def("read_extents", &ReadExtents, nb::arg("file"), nb::arg("offsets").noconvert(),
            nb::arg("lengths").noconvert(), nb::arg("places").noconvert(),
            nb::arg("out").noconvert())
@@ -300,6 +311,7 @@ void BindEngine(nb::module_& m) {
 void BindDisk(nb::module_& m) {
   BindFile(m);
   BindFaults(m);
+  BindThrottle(m);
   BindCounters(m);
   BindEngine(m);
   m.def("uring_compiled", &disk::UringCompiled);

@@ -19,6 +19,7 @@
 #include "disk/counters.h"
 #include "disk/faults.h"
 #include "disk/file.h"
+#include "disk/throttle.h"
 #include "disk/transfer.h"
 
 namespace outcrop::disk {
@@ -34,6 +35,7 @@ struct EngineOptions {
   uint64_t gap_bytes = 0;
   uint32_t max_request_bytes = 1 << 20;
   std::optional<FaultOptions> faults;
+  std::shared_ptr<Throttle> throttle;  // null: the drive's own speed
 };
 
 // Thread-safe.

@@ -25,6 +25,7 @@ std::unique_ptr<Channel> MakeChannel(const EngineOptions& options, const Arena& 
                                      const std::shared_ptr<FaultState>& faults) {
   auto channel = options.kind == EngineKind::kUring ? MakeUringChannel(options.queue_depth, arena)
                                                     : MakeSyncChannel();
+  if (options.throttle) channel = MakeThrottledChannel(std::move(channel), options.throttle);
   return faults ? MakeFaultyChannel(std::move(channel), faults) : std::move(channel);
 }
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <numeric>
 #include <random>
@@ -127,6 +128,42 @@ TEST_CASE("short reads are completed, interrupted and refused ones repeated") {
       CheckRows(interrupted, rows, SomeIds(5000, 20000));
       CHECK(interrupted.counters().retries == 5);
     }
+  }
+}
+
+TEST_CASE("a throttled engine gives the same bytes, never faster than its rates") {
+  for (auto options : Engines()) {
+    for (const bool by_requests : {false, true}) {
+      RowFile rows(256, 4096, 0, Access::kAuto);
+      options.throttle =
+          std::make_shared<Throttle>(by_requests ? 0 : 10'000'000, by_requests ? 1000 : 0);
+      Engine engine(options);
+      std::vector<int64_t> some;  // every other row: nothing is merged
+      for (int64_t id = 0; id < 256; id += 2) some.push_back(id);
+      const auto start = std::chrono::steady_clock::now();
+      CheckRows(engine, rows, some);
+      const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+      const Counters counters = engine.counters();
+      REQUIRE(counters.read_requests == some.size());
+      CHECK(passed.count() >= (by_requests ? static_cast<double>(counters.read_requests) / 1000
+                                           : static_cast<double>(counters.bytes_read) / 1e7));
+    }
+  }
+}
+
+TEST_CASE("two engines with one throttle share its rate") {
+  for (auto options : Engines()) {
+    RowFile rows(128, 4096, 0, Access::kAuto);
+    options.throttle = std::make_shared<Throttle>(10'000'000, 0);
+    Engine one(options), other(options);
+    std::vector<int64_t> all(128);
+    std::iota(all.begin(), all.end(), 0);
+    const auto start = std::chrono::steady_clock::now();
+    std::thread beside([&] { CheckRows(other, rows, all); });
+    CheckRows(one, rows, all);
+    beside.join();
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+    CHECK(passed.count() >= 2 * 128 * 4096 / 1e7);
   }
 }
 

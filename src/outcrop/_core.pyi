@@ -68,6 +68,10 @@ class Counters:
     @property
     def latency(self) -> list[int]: ...
 
+class Throttle:
+    """The rates of one drive; 0: no limit. Engines may share it."""
+    def __init__(self, *, bytes_per_second: int, requests_per_second: int) -> None: ...
+
 class Pending:
     """A transfer under way. Dropped, it sends nothing more and waits for what is in flight."""
     @property
@@ -87,6 +91,7 @@ class Engine:
         gap_bytes: int,
         max_request_bytes: int,
         faults: FaultOptions | None = None,
+        throttle: Throttle | None = None,
     ) -> None: ...
     @property
     def memory_bytes(self) -> int: ...

@@ -99,8 +99,12 @@ class Disk:
     Thread-safe. Belongs to the process that made it: after a fork, make another.
     """
 
-    def __init__(self, options: DiskOptions | None = None) -> None:
+    def __init__(self, options: DiskOptions | None = None, beside: Disk | None = None) -> None:
+        """`beside`: an engine on the same drive; where it is throttled, both are together."""
         self.options = options or DiskOptions()
+        self._throttle: _core.Throttle | None = (
+            _throttle(self.options) if beside is None else beside._throttle
+        )
         self.engine: str
         """ "uring" or "pool": what was chosen."""
         self.refusal: str | None = None
@@ -132,6 +136,7 @@ class Disk:
             gap_bytes=options.gap_bytes,
             max_request_bytes=options.max_request_bytes,
             faults=_faults(options.faults),
+            throttle=self._throttle,
         )
         self.engine = name
         return engine
@@ -342,6 +347,15 @@ def _bytes(array: Array) -> NDArray[np.uint8]:
     if not array.flags.c_contiguous:
         raise ValueError("the array must be contiguous")
     return array.reshape(-1).view(np.uint8)
+
+
+def _throttle(options: DiskOptions) -> _core.Throttle | None:
+    if options.bytes_per_second is None and options.requests_per_second is None:
+        return None
+    return _core.Throttle(
+        bytes_per_second=options.bytes_per_second or 0,
+        requests_per_second=options.requests_per_second or 0,
+    )
 
 
 def _faults(faults: Faults | None) -> _core.FaultOptions | None:

@@ -139,6 +139,10 @@ class DiskOptions:
     gap_bytes: int = 8192
     """Two wanted pieces with at most this much between them are read as one."""
     max_request_bytes: int = 1 << 20
+    bytes_per_second: int | None = None
+    """For benchmarks: as if the drive moved no more than this, reads and writes together. Slows the
+    engine alone: page faults of memory maps keep their speed."""
+    requests_per_second: int | None = None
     faults: Faults | None = None
     """For tests."""
 
@@ -150,6 +154,9 @@ class DiskOptions:
         _in_range("unit_bytes", self.unit_bytes, 0, 1 << 20)
         _in_range("gap_bytes", self.gap_bytes, 0, 1 << 30)
         _in_range("max_request_bytes", self.max_request_bytes, 64 << 10, 1 << 30)
+        # What is in flight when a transfer is given up still lands, at this rate.
+        _in_range("bytes_per_second", self.bytes_per_second, 10**6, 10**12)
+        _in_range("requests_per_second", self.requests_per_second, 100, 10**9)
         if self.unit_bytes & (self.unit_bytes - 1):
             raise OptionError(f"unit_bytes must be a power of two (got {self.unit_bytes})")
         unit = max(self.unit_bytes, 4096)

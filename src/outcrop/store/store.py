@@ -156,7 +156,8 @@ class GraphStore:
     def features_in_units(self, unit_bytes: int) -> FeatureRows:
         """The same rows, read by an engine of their own whose smallest read is so large."""
         if unit_bytes not in self._more_disks:
-            self._more_disks[unit_bytes] = Disk(replace(self.disk.options, unit_bytes=unit_bytes))
+            options = replace(self.disk.options, unit_bytes=unit_bytes)
+            self._more_disks[unit_bytes] = Disk(options, beside=self.disk)
         disk = self._more_disks[unit_bytes]
         return FeatureRows(disk, self.file("features"), self._entry("features"), self.encoding)
 
