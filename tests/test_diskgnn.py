@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import pytest
 
+from outcrop.cache.neighbor import NeighborCache
 from outcrop.disk import Recycled
 from outcrop.errors import BudgetError, CorruptError, OptionError, WriteError
 from outcrop.loader import NeighborLoader, ShaDowLoader
@@ -28,7 +29,7 @@ from outcrop.store.store import GraphStore
 from outcrop.strategies.diskgnn import in_steps
 from outcrop.train import TrainOptions, fit
 from tests.conformance.contract import all_contents
-from tests.conformance.test_strategies import check
+from tests.conformance.test_strategies import check, loader_of
 from tests.conftest import SOAK
 from tests.stores import make_random_store, smallest_memory
 
@@ -41,6 +42,8 @@ VARIANTS = [
     "diskgnn:distinct_epochs=2:pipeline=off",
     "diskgnn:distinct_epochs=2:cache_share=0.5:verify_rows=true",
     "diskgnn:verify_rows=true",
+    "diskgnn:distinct_epochs=2:topology=cache",
+    "diskgnn:distinct_epochs=2:topology=memory",
 ]
 
 
@@ -91,6 +94,33 @@ def test_prepared_epochs_are_not_sampled_again(
     with pytest.raises(TypeError):
         list(made.epoch(2))
     made.close()
+
+
+@pytest.mark.parametrize("kind", ["neighbor", "shadow"])
+def test_every_topology_gives_the_same_trace_and_none_is_kept(
+    store: GraphStore, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    caches: list[weakref.ref[NeighborCache]] = []
+    opened = NeighborCache.open
+
+    def watched(*args: Any, **options: Any) -> NeighborCache:
+        cache = opened(*args, **options)
+        caches.append(weakref.ref(cache))
+        return cache
+
+    monkeypatch.setattr(NeighborCache, "open", watched)
+    traces = []
+    for topology in ("mmap", "cache", "memory"):
+        options = {**BASE, "num_neighbors": [4, 4], "kind": kind, "memory": "60MB"}
+        made = loader_of(store, strategy=f"diskgnn:topology={topology}", **options)
+        assert [cache() for cache in caches] == ([None] if topology == "cache" else [])
+        caches.clear()
+        assert sum(made.record.charges.values()) <= made.record.memory_bytes
+        [trace] = derived(store, "trace")
+        traces.append((trace / "batches.bin").read_bytes())
+        made.close()
+        shutil.rmtree(trace)
+    assert traces[0] == traces[1] == traces[2]
 
 
 def test_packed_reads_are_sequential_and_little_more_than_wanted(tmp_path: Path) -> None:

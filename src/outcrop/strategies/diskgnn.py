@@ -36,6 +36,7 @@ from outcrop.store.arrays import WRITE_BUFFER_BYTES
 from outcrop.store.derived import Layout
 from outcrop.strategies.base import Job, Means, RunTimes, Strategy
 from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
+from outcrop.strategies.offline import offline_sampler, source_bytes
 
 # Chunks that are read at a time, where there is memory for their batches: while one is at its end,
 # the next keeps the drive busy.
@@ -60,6 +61,9 @@ class DiskGNNOptions:
     """Of the memory that is spare; the rest goes to more batches under way."""
     packing: bool = True
     """Else rows that are not cached are read one by one."""
+    topology: Literal["mmap", "cache", "memory"] = "mmap"
+    """What batches are sampled from ahead: memory-mapped, lists of some nodes in memory and the
+    others read around the page cache, or all of it in memory. None of it stays."""
     pipeline: Literal["on", "off"] = "on"
     """off: one batch after the other, one stage after the other, to time them."""
     verify_rows: bool = False
@@ -90,6 +94,7 @@ class DiskGNN(Strategy):
         sizes = _Sizes(job)
         self._spec = sizes.spec
         self._workers = sizes.workers
+        self._lists_bytes = job.prepare_bytes - sizes.sampling_bytes
         self._topology = mapped_topology(job.store)
         self._opened = ExitStack()
         self._layouts: list[Layout] = []
@@ -103,10 +108,12 @@ class DiskGNN(Strategy):
     def _open(self, *, rows: bool) -> None:
         job = self._job
         start = time.perf_counter()
-        sampler = Sampler(job.sampling, self._topology, job.seed, MMAP_THREADS)
-        layout = prepare_trace(job.store, self._spec, sampler, job.disk_bytes, job.progress)
+        layout = job.store.derived.find("trace", self._spec.trace_inputs)
+        if layout is None:
+            with offline_sampler(job, self._options.topology, self._lists_bytes) as sampler:
+                layout = prepare_trace(job.store, self._spec, sampler, job.disk_bytes, job.progress)
+            del sampler
         self._layouts.append(self._opened.enter_context(layout))
-        del sampler
         self._sample_seconds = time.perf_counter() - start
         with self._advising():
             self._trace = Trace(job.store.disk, layout.path)
@@ -257,18 +264,24 @@ class _Sizes:
             num_edges=store.num_edges,
         )
 
+    @property
+    def sampling_bytes(self) -> int:
+        """The least that sampling ahead takes: the sampler, what it draws from, the writer."""
+        own = self._means.sizes.scratch_bytes + self._record_bytes() * 5 // 4
+        source = source_bytes(self._means, self._means.options.topology)
+        return own + source + 2 * WRITE_BUFFER_BYTES
+
     def _prepare_bytes(self) -> int:
         """The most of any step of preparation."""
         sizes = self._means.sizes
-        sampling = sizes.scratch_bytes + self._record_bytes() * 5 // 4 + 2 * WRITE_BUFFER_BYTES
         if not self.row_bytes:
-            return sampling
+            return self.sampling_bytes
         tiers = tiers_bytes(
             self._means.store.num_nodes, self._batches, sizes.nodes, self.cache_rows
         )
         planning = tiers + 8 * sizes.nodes + 4 * WRITE_BUFFER_BYTES
         packing = PackMemory.least_bytes(self.row_bytes, self._means.store.num_nodes)
-        return max(sampling, planning, packing)
+        return max(self.sampling_bytes, planning, packing)
 
 
 def in_steps(count: int) -> int:
