@@ -10,6 +10,7 @@ from outcrop._version import __version__
 from outcrop.disk import Disk
 from outcrop.ingest.pyg import from_pyg
 from outcrop.options import DiskOptions
+from outcrop.sample.imported import import_samples
 from outcrop.store.store import GraphStore
 from outcrop.store.verify import verify
 
@@ -25,6 +26,7 @@ __all__ = [
     "__version__",
     "errors",
     "from_pyg",
+    "import_samples",
     "open",
     "verify",
 ]

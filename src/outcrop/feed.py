@@ -66,7 +66,7 @@ class Feed:
         in_slots = made.leaves_rows_in_slots(options)
         rows = row_shape(store, staged=made.reads_stored_rows, in_slots=in_slots)
         self.rows = rows
-        sizes = probe(store, sampling, first, rows)
+        sizes = probe(store, sampling, first, rows, made.largest_batch(store, options))
         common = common_needs(store, first)
         least = sum(common.values()) + _MIN_BATCHES * sizes.batch_bytes
         means = Means(
@@ -254,15 +254,26 @@ class Schedule:
         }
 
 
-def probe(store: GraphStore, sampling: Sampling, seeds: SeedOrder, rows: RowShape) -> Sizes:
-    """Samples the first batch from the memory-mapped topology."""
+def probe(
+    store: GraphStore,
+    sampling: Sampling,
+    seeds: SeedOrder,
+    rows: RowShape,
+    least: tuple[int, int] = (0, 0),
+) -> Sizes:
+    """Samples the first batch from the memory-mapped topology.
+
+    `least`: nodes and edges that there must be room for in any case.
+    """
     sampler = Sampler(sampling, mapped_topology(store), seeds.seed, _PROBE_THREADS)
     nodes = edges = targets = 0
     if len(seeds):
         subgraph = sampler.sample(seeds.task(0, 0))
         nodes, edges = len(subgraph.nodes), len(subgraph.sources)
         targets = len(subgraph.counts)
-    shape = BatchShape(int(nodes * _MARGIN), int(edges * _MARGIN), rows)
+    shape = BatchShape(
+        max(int(nodes * _MARGIN), least[0]), max(int(edges * _MARGIN), least[1]), rows
+    )
     return Sizes(
         shape.nodes,
         shape.edges,

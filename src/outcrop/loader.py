@@ -294,8 +294,9 @@ class NeighborLoader(_FedLoader, PygNeighborLoader):  # type: ignore[misc]
     def _convert(self, batch: Prepared) -> Data:
         data = _data(batch, Data())
         data.batch = None
-        data.num_sampled_nodes = batch.nodes_per_hop
-        data.num_sampled_edges = batch.edges_per_hop
+        # Samples of others may come without.
+        data.num_sampled_nodes = batch.nodes_per_hop or None
+        data.num_sampled_edges = batch.edges_per_hop or None
         data.input_id = torch.from_numpy(batch.task.input_ids)
         data.seed_time = None
         data.batch_size = len(batch.task.seeds)

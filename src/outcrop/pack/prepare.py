@@ -68,6 +68,18 @@ class PackSpec:
             yield from self.seeds.tasks(epoch)
 
 
+@dataclass(frozen=True)
+class SamplesSpec(PackSpec):
+    """Imported samples: packed as they are, and found by what is in them."""
+
+    name: str = ""
+    digest: str = ""
+
+    @property
+    def trace_inputs(self) -> dict[str, Any]:
+        return {"samples": self.name, "digest": self.digest}
+
+
 def _seeds_digest(seeds: SeedOrder) -> str:
     if isinstance(seeds.nodes, range):
         return f"{seeds.nodes.start} to {seeds.nodes.stop}"

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64_intdigest, xxh3_128_hexdigest
 
 from outcrop.disk import Disk, File, Pending, Recycled, aligned_empty
 from outcrop.errors import CorruptError, OptionError, ReadError, StoreError
@@ -276,6 +276,19 @@ class TraceReader(AbstractContextManager["TraceReader"]):
     def sizes(self) -> tuple[Ids, Ids]:
         """Nodes and edges per batch, from the index: nothing is read."""
         return self._index["nodes"].copy(), self._index["edges"].copy()
+
+    @property
+    def largest(self) -> tuple[int, int, int]:
+        """The most nodes, edges and seeds of a batch."""
+        nodes, edges, seeds = (
+            int(self._index[name].max(initial=0)) for name in ("nodes", "edges", "seeds")
+        )
+        return nodes, edges, seeds
+
+    @property
+    def digest(self) -> str:
+        """Of all batches, by their checksums."""
+        return xxh3_128_hexdigest(self._index.tobytes())
 
     def read(self, t: int) -> Batch:
         return next(self.scan(t, t + 1))

@@ -144,6 +144,11 @@ class Strategy(ABC):
         return False
 
     @classmethod
+    def largest_batch(cls, store: GraphStore, options: Any) -> tuple[int, int]:
+        """Nodes and edges of the largest batch, where that is known before one is sampled."""
+        return 0, 0
+
+    @classmethod
     @abstractmethod
     def needs(cls, means: Means) -> Mapping[str, int]:
         """Bytes that it keeps resident, by name: charged to the budget before it is made.

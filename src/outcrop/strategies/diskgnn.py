@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -25,15 +25,17 @@ from outcrop.errors import CorruptError, OptionError
 from outcrop.pack.batched import PackMemory
 from outcrop.pack.chunks import Pack, block_bytes
 from outcrop.pack.plan import ROW
-from outcrop.pack.prepare import PackSpec, prepare_pack, prepare_trace
+from outcrop.pack.prepare import PackSpec, SamplesSpec, prepare_pack, prepare_trace
 from outcrop.pack.rows import TieredRows, verify_rows
 from outcrop.parallel import cpu_count
 from outcrop.pipeline import Pipeline, Stage
+from outcrop.sample.imported import ImportedSamples, find_samples, open_samples
 from outcrop.sample.sampler import Sampler, Subgraph
 from outcrop.sample.seeds import Task
 from outcrop.sample.trace import Trace, trace_bytes
 from outcrop.store.arrays import WRITE_BUFFER_BYTES
 from outcrop.store.derived import Layout
+from outcrop.store.store import GraphStore
 from outcrop.strategies.base import Job, Means, RunTimes, Strategy
 from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
 from outcrop.strategies.offline import offline_sampler, source_bytes
@@ -66,6 +68,8 @@ class DiskGNNOptions:
     others read around the page cache, or all of it in memory. None of it stays."""
     pipeline: Literal["on", "off"] = "on"
     """off: one batch after the other, one stage after the other, to time them."""
+    samples: str | None = None
+    """Imported samples to train from, by their name; None: Outcrop samples."""
     verify_rows: bool = False
     """Compares every row with the store's."""
 
@@ -74,6 +78,8 @@ class DiskGNNOptions:
             raise OptionError(
                 f"diskgnn: distinct_epochs must be at least 1 (got {self.distinct_epochs})"
             )
+        if self.samples is not None and self.distinct_epochs is not None:
+            raise OptionError("diskgnn: imported samples have their epochs: no distinct_epochs")
         if not 0 <= self.cache_share <= 1:
             raise OptionError(f"diskgnn: cache_share must be 0 to 1 (got {self.cache_share})")
 
@@ -83,6 +89,13 @@ class DiskGNN(Strategy):
 
     name = "diskgnn"
     Options = DiskGNNOptions
+
+    @classmethod
+    def largest_batch(cls, store: GraphStore, options: Any) -> tuple[int, int]:
+        if options.samples is None:
+            return 0, 0
+        samples = find_samples(store, options.samples)
+        return samples.nodes, samples.edges
 
     @classmethod
     def needs(cls, means: Means) -> Mapping[str, int]:
@@ -108,11 +121,7 @@ class DiskGNN(Strategy):
     def _open(self, *, rows: bool) -> None:
         job = self._job
         start = time.perf_counter()
-        layout = job.store.derived.find("trace", self._spec.trace_inputs)
-        if layout is None:
-            with offline_sampler(job, self._options.topology, self._lists_bytes) as sampler:
-                layout = prepare_trace(job.store, self._spec, sampler, job.disk_bytes, job.progress)
-            del sampler
+        layout = self._trace_layout()
         self._layouts.append(self._opened.enter_context(layout))
         self._sample_seconds = time.perf_counter() - start
         with self._advising():
@@ -122,6 +131,16 @@ class DiskGNN(Strategy):
             with self._advising():
                 self._open_pack()
         self._pack_seconds = time.perf_counter() - start - self._sample_seconds
+
+    def _trace_layout(self) -> Layout:
+        job = self._job
+        if self._options.samples is not None:
+            return open_samples(job.store, self._options.samples)
+        found = job.store.derived.find("trace", self._spec.trace_inputs)
+        if found is not None:
+            return found
+        with offline_sampler(job, self._options.topology, self._lists_bytes) as sampler:
+            return prepare_trace(job.store, self._spec, sampler, job.disk_bytes, job.progress)
 
     def _open_pack(self) -> None:
         job = self._job
@@ -152,6 +171,7 @@ class DiskGNN(Strategy):
         return {
             "distinct_epochs": spec.epochs,
             "cycle": self._options.cycle,
+            "samples": self._options.samples,
             "sample_seconds": self._sample_seconds,
             "pack_seconds": self._pack_seconds,
             "trace_bytes": self._trace.bytes,
@@ -175,7 +195,7 @@ class DiskGNN(Strategy):
             return None  # of a sibling with other seeds
         if task.epoch < self._spec.epochs:
             return task.epoch * len(seeds) + task.batch
-        return self._cycled(task) if self._options.cycle else None
+        return self._cycled(task) if self._options.cycle or self._options.samples else None
 
     def _cycled(self, task: Task) -> int:
         """Of the epoch that is repeated, the batch that comes at this place of the new order."""
@@ -210,6 +230,9 @@ class _Sizes:
         self._means = means
         self.row_bytes = store.encoding.row_bytes if store.has("features") else 0
         epochs = options.distinct_epochs or max(1, means.epochs or 1)
+        self._samples = None if options.samples is None else _samples_for(means)
+        if self._samples is not None:
+            epochs = self._samples.epochs
         self._batches = epochs * len(means.seeds)
         self.workers = 1
         per_row = self.row_bytes + _CACHED_ID_BYTES
@@ -224,6 +247,9 @@ class _Sizes:
         if spare - self.cache_bytes >= means.sizes.batch_bytes + self._worker_bytes():
             self.workers = _MOST_WORKERS
         self.spec = PackSpec(means.sampling, means.seeds, epochs, self.cache_rows, options.packing)
+        if self._samples is not None:
+            digest = self._samples.digest
+            self.spec = SamplesSpec(**vars(self.spec), name=self._samples.name, digest=digest)
 
     def needs(self) -> dict[str, int]:
         resident = {**self._fixed(), CPU_CACHE: self.cache_bytes}
@@ -237,7 +263,7 @@ class _Sizes:
         # One record at a time: the thread that loads it copies it into the batch.
         return {
             "sampler": sizes.scratch_bytes,
-            "graphs": self._record_bytes() + 8 * self._means.seeds.batch_size,
+            "graphs": self._record_bytes() + 8 * self._seeds,
             "chunks": self.workers * self._worker_bytes(),
             "indexes": self._batches * (80 + ROW.itemsize),
         }
@@ -249,9 +275,15 @@ class _Sizes:
         nodes = self._means.sizes.nodes
         return block_bytes(nodes * self.row_bytes) + (8 + _LOOKUP_BYTES) * nodes
 
+    @property
+    def _seeds(self) -> int:
+        """Of a batch, at most."""
+        imported = 0 if self._samples is None else self._samples.seeds
+        return max(self._means.seeds.batch_size, imported)
+
     def _record_bytes(self) -> int:
         """Of a batch in the trace."""
-        sizes, seeds = self._means.sizes, self._means.seeds.batch_size
+        sizes, seeds = self._means.sizes, self._seeds
         lists = seeds + 2 * len(self._means.sampling.num_neighbors) + 2
         store = self._means.store
         return trace_bytes(
@@ -284,6 +316,20 @@ class _Sizes:
         return max(self.sampling_bytes, planning, packing)
 
 
+def _samples_for(means: Means) -> ImportedSamples:
+    """The imported samples; OptionError where the loader's epochs are not theirs."""
+    samples = find_samples(means.store, means.options.samples)
+    if means.sampling.kind != "neighbor":
+        raise OptionError("diskgnn: imported samples are for a NeighborLoader")
+    if samples.batches != len(means.seeds):
+        raise OptionError(
+            f"diskgnn: samples {samples.name!r} have {samples.batches} batches per epoch, and the "
+            f"loader {len(means.seeds)}: give it the input_nodes and the batch_size that they were "
+            "sampled with"
+        )
+    return samples
+
+
 def in_steps(count: int) -> int:
     """Less by at most 1/32, so that a few bytes of memory more or less change nothing."""
     step = 1 << max(0, count.bit_length() - 6)
@@ -297,6 +343,12 @@ class _Loaded:
     subgraph: Subgraph
     t: int | None
     """Its place in the trace."""
+
+
+def _without_edge_ids(subgraph: Subgraph) -> Subgraph:
+    """As it came from someone who did not say which edges they are: -1 for each."""
+    kept = {f.name: getattr(subgraph, f.name) for f in fields(Subgraph) if f.name != "edge_ids"}
+    return Subgraph(**kept, edge_ids=np.full(len(subgraph.sources), -1))
 
 
 class _Run:
@@ -367,10 +419,13 @@ class _Run:
             return _Loaded(number, task, self._sampler.sample(task), None)
         with self._strategy._advising():
             found, subgraph = next(self._trace.scan(t, t + 1, what="narrow"))
-        if (task.epoch, task.batch) != (found.epoch, found.batch):
-            # Of a repeated epoch: the batch that was asked for, around other seeds. Copies: the
-            # task stays with the batch, and the record must not.
+        imported = self._strategy._options.samples is not None
+        if imported or (task.epoch, task.batch) != (found.epoch, found.batch):
+            # Of a repeated epoch or of others: the batch that was asked for, around other seeds.
+            # Copies: the task stays with the batch, and the record must not.
             task = replace(task, input_ids=found.input_ids.copy(), seeds=found.seeds.copy())
+        if not self._trace.has_edge_ids:
+            subgraph = _without_edge_ids(subgraph)
         return _Loaded(number, task, subgraph, t)
 
     def _admit(self, item: _Loaded, closed: Callable[[], bool]) -> tuple[Prepared, int | None]:

@@ -57,7 +57,11 @@ def seed_logits(model: nn.Module, batch: Data) -> torch.Tensor:
     """What the model says of a batch's seeds."""
     if "root_n_id" in batch:
         out = model(batch.x, batch.edge_index)[batch.root_n_id]
-    elif not isinstance(model, BasicGNN) or model.jk_mode is not None:
+    elif (
+        not isinstance(model, BasicGNN)
+        or model.jk_mode is not None
+        or "num_sampled_nodes" not in batch
+    ):
         out = model(batch.x, batch.edge_index)[: batch.batch_size]
     else:
         # Each layer leaves out the nodes and edges that no later layer needs.
