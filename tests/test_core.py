@@ -28,7 +28,8 @@ class Transfers:
 
     def __getattr__(self, method: str) -> Any:
         engine = _core.Engine(uring=False, workers=1, queue_depth=4, bounce_bytes=1 << 20,
-                              unit_bytes=4096, gap_bytes=0, max_request_bytes=1 << 16)  # fmt: skip
+                              unit_bytes=4096, gap_bytes=0, merge=True,
+                              max_request_bytes=1 << 16)  # fmt: skip
 
         def call(**arguments: Any) -> None:
             with tempfile.TemporaryDirectory() as folder:

@@ -42,6 +42,7 @@ VARIANTS = [
     "diskgnn:distinct_epochs=2:pipeline=off",
     "diskgnn:distinct_epochs=2:cache_share=0.5:verify_rows=true",
     "diskgnn:verify_rows=true",
+    "diskgnn:distinct_epochs=2:raw=true",
     "diskgnn:distinct_epochs=2:topology=cache",
     "diskgnn:distinct_epochs=2:topology=memory",
 ]
@@ -138,6 +139,28 @@ def test_packed_reads_are_sequential_and_little_more_than_wanted(tmp_path: Path)
     assert epoch.bytes_read <= 1.05 * (512 * packed + made.record.plan["trace_bytes"] + 8 * rows)
     assert epoch.read_amplification is not None and epoch.read_amplification <= 1.05
     assert epoch.read_requests < rows / 50
+
+
+def test_each_tier_that_is_added_reads_less(tmp_path: Path) -> None:
+    """Raw, the engine's merging, the cache, packing: Figure 18 of the paper."""
+    tiers = ["raw=true", "cpu_cache=false:packing=false", "cache_share=0.01:packing=false",
+             "cache_share=0.01"]  # fmt: skip
+    requests = []
+    with make_random_store(tmp_path / "g", 20_000, 200_000, dim=128, train=60) as store:
+        for tier in tiers:
+            made = NeighborLoader(
+                store, [5, 5], "train", batch_size=20, strategy=f"diskgnn:{tier}", memory="60MB"
+            )
+            for _ in made:
+                pass
+            [epoch] = made.record.epochs
+            made.close()
+            requests.append(epoch.read_requests)
+            if tier == "raw=true":
+                rows, graphs = epoch.rows, 3 * 10  # tables and graphs come in a few requests
+                assert rows <= epoch.read_requests <= rows + graphs
+                assert epoch.bytes_read >= 4096 * rows
+    assert requests == sorted(requests, reverse=True) and len(set(requests)) == 4
 
 
 def test_layouts_are_found_again(store: GraphStore, monkeypatch: pytest.MonkeyPatch) -> None:

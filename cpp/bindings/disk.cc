@@ -265,7 +265,7 @@ void BindCounters(nb::module_& m) {
 }
 
 void MakeEngine(Engine* self, bool uring, uint32_t workers, uint32_t queue_depth,
-                uint64_t bounce_bytes, uint32_t unit_bytes, uint64_t gap_bytes,
+                uint64_t bounce_bytes, uint32_t unit_bytes, uint64_t gap_bytes, bool merge,
                 uint32_t max_request_bytes, const std::optional<FaultOptions>& faults,
                 std::shared_ptr<Throttle> throttle) {
   EngineOptions options;
@@ -275,6 +275,7 @@ void MakeEngine(Engine* self, bool uring, uint32_t workers, uint32_t queue_depth
   options.bounce_bytes = bounce_bytes;
   options.unit_bytes = unit_bytes;
   options.gap_bytes = gap_bytes;
+  options.merge = merge;
   options.max_request_bytes = max_request_bytes;
   options.faults = faults;
   options.throttle = std::move(throttle);
@@ -290,8 +291,8 @@ void BindEngine(nb::module_& m) {
   nb::class_<Engine>(m, "Engine")
       .def("__init__", &MakeEngine, nb::kw_only(), nb::arg("uring"), nb::arg("workers"),
            nb::arg("queue_depth"), nb::arg("bounce_bytes"), nb::arg("unit_bytes"),
-           nb::arg("gap_bytes"), nb::arg("max_request_bytes"), nb::arg("faults") = nb::none(),
-           nb::arg("throttle") = nb::none())
+           nb::arg("gap_bytes"), nb::arg("merge"), nb::arg("max_request_bytes"),
+           nb::arg("faults") = nb::none(), nb::arg("throttle") = nb::none())
       .def("read_extents", &ReadExtents, nb::arg("file"), nb::arg("offsets").noconvert(),
            nb::arg("lengths").noconvert(), nb::arg("places").noconvert(),
            nb::arg("out").noconvert())

@@ -109,6 +109,7 @@ PlanOptions Engine::PlanFor(const File& file, Op op) const {
   plan.memory_align = file.memory_align();
   plan.max_request_bytes = options_.max_request_bytes;
   plan.gap_bytes = options_.gap_bytes;
+  plan.merge = options_.merge;
   if (op == Op::kRead) {
     plan.unit_bytes = std::max(file.offset_align(), options_.unit_bytes);
   } else {

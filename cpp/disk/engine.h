@@ -33,6 +33,7 @@ struct EngineOptions {
   uint64_t bounce_bytes = 256 << 10;  // per worker
   uint32_t unit_bytes = 0;            // smallest direct read; 0: the file's own alignment
   uint64_t gap_bytes = 0;
+  bool merge = true;  // else neighbours are read one by one
   uint32_t max_request_bytes = 1 << 20;
   std::optional<FaultOptions> faults;
   std::shared_ptr<Throttle> throttle;  // null: the drive's own speed

@@ -73,6 +73,7 @@ bool ReadPlanner::AtEnd() { return SkipPlanned(extents_, from_, &next_); }
 
 Piece ReadPlanner::Next() {
   const uint64_t start = std::max(extents_[next_].offset, from_);
+  if (!options_.merge) return ExtentAlone(start);
   Piece piece;
   if (!StraightRun(start, &piece)) piece = MergedRun(start);
   from_ = piece.offset + piece.length;
@@ -137,6 +138,22 @@ Piece ReadPlanner::MergedRun(uint64_t start) {
       Alone(extents_, RunFrom(extents_, next_, end), end)) {
     piece.straight = memory;
   }
+  return piece;
+}
+
+// The next extent, or its next part; what others want of the same pages is read again for them.
+Piece ReadPlanner::ExtentAlone(uint64_t start) {
+  const uint64_t unit = options_.unit_bytes;
+  Piece piece;
+  piece.offset = RoundDown(start, unit);
+  const uint64_t limit = piece.offset + options_.max_bounce_bytes;
+  from_ = std::min(extents_[next_].end(), limit);
+  piece.length = static_cast<uint32_t>(RoundUp(from_, unit) - piece.offset);
+  piece.needed = static_cast<uint32_t>(from_ - piece.offset);
+  piece.first = next_;
+  piece.last = next_ + 1;
+  // Extents that overlap it: their bytes up to here, no later piece will bring.
+  while (piece.last < extents_.size() && extents_[piece.last].offset < from_) ++piece.last;
   return piece;
 }
 

@@ -16,6 +16,7 @@ struct PlanOptions {
   uint32_t unit_bytes = 1;         // pieces begin and end at multiples of this
   uint32_t memory_align = 1;       // what straight memory must be aligned to
   uint64_t gap_bytes = 0;          // read up to this much unwanted to save a request
+  bool merge = true;               // else each extent has requests of its own
   uint32_t max_request_bytes = 1;  // of a straight piece
   uint32_t max_bounce_bytes = 1;   // of a bounced piece; a multiple of unit_bytes
 };
@@ -46,6 +47,7 @@ class ReadPlanner {
  private:
   bool StraightRun(uint64_t start, Piece* piece);
   Piece MergedRun(uint64_t start);
+  Piece ExtentAlone(uint64_t start);
 
   const ExtentList& extents_;
   const PlanOptions options_;

@@ -60,6 +60,21 @@ TEST_CASE("rows in one page become one request") {
   CHECK(pieces[0].length == 4096);
 }
 
+TEST_CASE("without merging each row has a request, and the same row twice shares one") {
+  const std::vector<int64_t> ids{0, 1, 1, 3, 6, 8, 15};  // the fifth crosses the end of a page
+  std::vector<std::byte> out(7 * 600);
+  const auto file = RandomBytes(3 * 4096);
+  const auto extents = ExtentList::Rows(0, 600, ids, {}, out.data());
+  auto options = Options(4096, 8192, 1 << 20, 1 << 16);
+  options.merge = false;
+  const auto pieces = AllPieces(extents, options);
+  CHECK(pieces.size() == 6);
+  Execute(pieces, extents, file);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    CHECK(std::memcmp(out.data() + 600 * i, file.data() + 600 * ids[i], 600) == 0);
+  }
+}
+
 TEST_CASE("a gap up to the threshold is read over, a larger one is not") {
   const std::vector<int64_t> ids{0, 2, 5};
   std::vector<std::byte> out(3 * 4096);
@@ -123,7 +138,8 @@ TEST_CASE("random extents, overlapping or not, in any order, arrive whole") {
     AlignedMemory out(static_cast<uint64_t>(room) + 1);
     const auto extents = ExtentList::Ranges(offsets, lengths, places, out.data());
     const uint32_t unit = std::vector<uint32_t>{1, 512, 4096}[static_cast<size_t>(round) % 3];
-    const auto options = Options(unit, static_cast<uint64_t>(below(20000)), 128 << 10, 32 << 10);
+    auto options = Options(unit, static_cast<uint64_t>(below(20000)), 128 << 10, 32 << 10);
+    options.merge = round % 5 != 0;
     const auto pieces = AllPieces(extents, options);
     for (const Piece& piece : pieces) {
       CHECK(piece.offset % unit == 0);

@@ -89,6 +89,7 @@ class Engine:
         bounce_bytes: int,
         unit_bytes: int,
         gap_bytes: int,
+        merge: bool,
         max_request_bytes: int,
         faults: FaultOptions | None = None,
         throttle: Throttle | None = None,

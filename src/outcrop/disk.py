@@ -134,6 +134,7 @@ class Disk:
             bounce_bytes=_bounce_bytes(name, options.unit_bytes),
             unit_bytes=options.unit_bytes,
             gap_bytes=options.gap_bytes,
+            merge=options.merge,
             max_request_bytes=options.max_request_bytes,
             faults=_faults(options.faults),
             throttle=self._throttle,

@@ -138,6 +138,8 @@ class DiskOptions:
     """The smallest read, and what reads are aligned to; 0: the device's own sector."""
     gap_bytes: int = 8192
     """Two wanted pieces with at most this much between them are read as one."""
+    merge: bool = True
+    """False: a request for each wanted piece, even within one page. For comparison."""
     max_request_bytes: int = 1 << 20
     bytes_per_second: int | None = None
     """For benchmarks: as if the drive moved no more than this, reads and writes together. Slows the

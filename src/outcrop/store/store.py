@@ -36,7 +36,7 @@ class GraphStore:
         for name in self.manifest.arrays:
             self._check_file(name)
         self._disk_options = disk
-        self._more_disks: dict[int, Disk] = {}
+        self._more_disks: dict[DiskOptions, Disk] = {}
 
     def _check_file(self, name: str) -> None:
         entry = self.manifest.arrays[name]
@@ -155,10 +155,16 @@ class GraphStore:
 
     def features_in_units(self, unit_bytes: int) -> FeatureRows:
         """The same rows, read by an engine of their own whose smallest read is so large."""
-        if unit_bytes not in self._more_disks:
-            options = replace(self.disk.options, unit_bytes=unit_bytes)
-            self._more_disks[unit_bytes] = Disk(options, beside=self.disk)
-        disk = self._more_disks[unit_bytes]
+        return self._features_by(replace(self.disk.options, unit_bytes=unit_bytes))
+
+    def features_one_by_one(self) -> FeatureRows:
+        """The same rows, by an engine of their own that reads each with a request of its own."""
+        return self._features_by(replace(self.disk.options, merge=False))
+
+    def _features_by(self, options: DiskOptions) -> FeatureRows:
+        if options not in self._more_disks:
+            self._more_disks[options] = Disk(options, beside=self.disk)
+        disk = self._more_disks[options]
         return FeatureRows(disk, self.file("features"), self._entry("features"), self.encoding)
 
     @property

@@ -62,7 +62,9 @@ class DiskGNNOptions:
     cache_share: float = 1.0
     """Of the memory that is spare; the rest goes to more batches under way."""
     packing: bool = True
-    """Else rows that are not cached are read one by one."""
+    """Else rows that are not cached are read from the features."""
+    raw: bool = False
+    """Neither cache nor packing, and each row by a request of its own: the baseline of both."""
     topology: Literal["mmap", "cache", "memory"] = "mmap"
     """What batches are sampled from ahead: memory-mapped, lists of some nodes in memory and the
     others read around the page cache, or all of it in memory. None of it stays."""
@@ -80,6 +82,9 @@ class DiskGNNOptions:
             )
         if self.samples is not None and self.distinct_epochs is not None:
             raise OptionError("diskgnn: imported samples have their epochs: no distinct_epochs")
+        if self.raw:
+            object.__setattr__(self, "cpu_cache", False)
+            object.__setattr__(self, "packing", False)
         if not 0 <= self.cache_share <= 1:
             raise OptionError(f"diskgnn: cache_share must be 0 to 1 (got {self.cache_share})")
 
@@ -262,6 +267,7 @@ class _Sizes:
         sizes = self._means.sizes
         # One record at a time: the thread that loads it copies it into the batch.
         return {
+            "disk engine for rows": self._means.store.disk.memory_bytes if self._raw else 0,
             "sampler": sizes.scratch_bytes,
             "graphs": self._record_bytes() + 8 * self._seeds,
             "chunks": self.workers * self._worker_bytes(),
@@ -274,6 +280,10 @@ class _Sizes:
             return 0
         nodes = self._means.sizes.nodes
         return block_bytes(nodes * self.row_bytes) + (8 + _LOOKUP_BYTES) * nodes
+
+    @property
+    def _raw(self) -> bool:
+        return bool(self._means.options.raw and self.row_bytes)
 
     @property
     def _seeds(self) -> int:
@@ -371,7 +381,7 @@ class _Run:
             self._rows = TieredRows(
                 self._pack.cached,
                 strategy._cache,
-                job.store.features,
+                job.store.features_one_by_one() if job.options.raw else job.store.features,
                 workers=self._workers,
                 threads=-(-cpu_count() // self._workers),
             )
