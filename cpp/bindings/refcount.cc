@@ -14,6 +14,7 @@ namespace outcrop::bindings {
 namespace {
 
 using cache::Claim;
+using cache::Reuse;
 using cache::SlotBuffer;
 
 // The buffer as Python holds it; claims share the buffer itself.
@@ -25,9 +26,11 @@ std::chrono::milliseconds Milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
-void MakeBuffer(BufferHandle* self, int64_t num_nodes, int64_t num_slots) {
-  Require(num_slots > 0 && num_slots < UINT32_MAX, "slots must be 1 to 2^32 - 2");
-  new (self) BufferHandle{std::make_shared<SlotBuffer>(num_nodes, num_slots)};
+Reuse ReuseOf(bool counted) { return counted ? Reuse::kLeastOften : Reuse::kLeastRecent; }
+
+void MakeBuffer(BufferHandle* self, int64_t num_nodes, int64_t num_slots, bool counted) {
+  Require(num_slots > 0 && num_slots <= INT32_MAX, "slots must be 1 to 2^31 - 1");
+  new (self) BufferHandle{std::make_shared<SlotBuffer>(num_nodes, num_slots, ReuseOf(counted))};
 }
 
 std::optional<Claim> Reserve(const BufferHandle& handle, Array1<const int64_t> nodes,
@@ -74,12 +77,18 @@ void BindRefcount(nb::module_& m) {
           nb::arg("seconds"), Unlocked())
       .def("release", &Claim::Release, Unlocked());
   nb::class_<BufferHandle>(m, "SlotBuffer")
-      .def("__init__", &MakeBuffer, nb::arg("num_nodes"), nb::arg("num_slots"))
+      .def("__init__", &MakeBuffer, nb::arg("num_nodes"), nb::arg("num_slots"), nb::kw_only(),
+           nb::arg("counted"))
       .def("reserve", &Reserve, nb::arg("nodes").noconvert(), nb::arg("seconds"), Unlocked())
       .def_prop_ro("num_slots", [](const BufferHandle& self) { return self.buffer->num_slots(); })
       .def_prop_ro("num_standby",
                    [](const BufferHandle& self) { return self.buffer->num_standby(); })
-      .def_static("table_bytes", &SlotBuffer::Bytes, nb::arg("num_nodes"), nb::arg("num_slots"));
+      .def_static(
+          "table_bytes",
+          [](int64_t num_nodes, int64_t num_slots, bool counted) {
+            return SlotBuffer::Bytes(num_nodes, num_slots, ReuseOf(counted));
+          },
+          nb::arg("num_nodes"), nb::arg("num_slots"), nb::kw_only(), nb::arg("counted"));
 }
 
 }  // namespace outcrop::bindings

@@ -7,6 +7,8 @@ namespace {
 
 constexpr size_t kAhead = 16;
 
+uint32_t Lists(Reuse reuse) { return reuse == Reuse::kLeastOften ? UseCounts::kMost + 1 : 1; }
+
 // body(node) for each different node, with the table's memory asked for in advance.
 template <typename Body>
 void ForDistinct(std::span<const int64_t> nodes, const NodeTable& table, const Body& body) {
@@ -71,17 +73,24 @@ void Claim::Release() {
   buffer_.reset();
 }
 
-SlotBuffer::SlotBuffer(int64_t num_nodes, int64_t num_slots)
-    : num_nodes_(num_nodes), table_(num_nodes, num_slots) {
-  slots_.resize(static_cast<size_t>(num_slots));
-  for (uint32_t slot = 0; slot < static_cast<uint32_t>(num_slots); ++slot) {
-    slots_[slot] = {kNobody, 0, kNone, kNone, State::kEmpty};
-    LinkLast(slot);
+SlotBuffer::SlotBuffer(int64_t num_nodes, int64_t num_slots, Reuse reuse)
+    : num_nodes_(num_nodes), num_slots_(num_slots), table_(num_nodes, num_slots) {
+  if (reuse == Reuse::kLeastOften) counts_.emplace(num_nodes, num_slots);
+  slots_.resize(static_cast<size_t>(num_slots) + Lists(reuse));
+  for (uint32_t head = Head(0); head < slots_.size(); ++head) {
+    slots_[head] = {kNobody, 0, head, head, State::kEmpty, 0};
+  }
+  for (uint32_t slot = 0; slot < Head(0); ++slot) {
+    slots_[slot] = {kNobody, 0, kNone, kNone, State::kEmpty, 0};
+    LinkAfter(slots_[Head(0)].previous, slot);
   }
 }
 
-uint64_t SlotBuffer::Bytes(int64_t num_nodes, int64_t num_slots) {
-  return NodeTable::Bytes(num_nodes, num_slots) + static_cast<uint64_t>(num_slots) * sizeof(Slot);
+uint64_t SlotBuffer::Bytes(int64_t num_nodes, int64_t num_slots, Reuse reuse) {
+  const uint64_t slots = static_cast<uint64_t>(num_slots) + Lists(reuse);
+  const bool counted = reuse == Reuse::kLeastOften;
+  return NodeTable::Bytes(num_nodes, num_slots) + slots * sizeof(Slot) +
+         (counted ? UseCounts::Bytes(num_nodes, num_slots) : 0);
 }
 
 int64_t SlotBuffer::num_standby() const {
@@ -123,7 +132,10 @@ void SlotBuffer::Take(std::span<const int64_t> nodes, Claim& claim) {
     if (slot != kNone && slots_[slot].users++ == 0) Unlink(slot);
   });
   for (size_t i = 0; i < nodes.size(); ++i) {
-    if (i + kAhead < nodes.size()) table_.Prefetch(nodes[i + kAhead]);
+    if (i + kAhead < nodes.size()) {
+      table_.Prefetch(nodes[i + kAhead]);
+      if (counts_) counts_->Prefetch(nodes[i + kAhead]);
+    }
     if (i == 0 || nodes[i] != nodes[i - 1]) {
       claim.slots_.push_back(Use(nodes[i], claim));
       continue;
@@ -133,11 +145,16 @@ void SlotBuffer::Take(std::span<const int64_t> nodes, Claim& claim) {
     const bool valid = slots_[static_cast<size_t>(slot)].state == State::kValid;
     ++(valid ? claim.found_ : claim.shared_);
   }
+  if (counts_ && counts_->due()) {
+    counts_->Halve();
+    for (uint32_t uses = 1; uses <= UseCounts::kMost; ++uses) JoinLists(Head(uses), Head(uses / 2));
+  }
 }
 
 uint32_t SlotBuffer::Use(int64_t node, Claim& claim) {
   uint32_t slot = table_.Get(node);
-  if (slot == kNone) slot = Reuse(node);
+  if (slot == kNone) slot = TakeFor(node);
+  if (counts_) slots_[slot].uses = counts_->Add(node);
   State& state = slots_[slot].state;
   if (state == State::kValid) {
     ++claim.found_;
@@ -151,8 +168,10 @@ uint32_t SlotBuffer::Use(int64_t node, Claim& claim) {
   return slot;
 }
 
-uint32_t SlotBuffer::Reuse(int64_t node) {
-  const uint32_t slot = first_;
+uint32_t SlotBuffer::TakeFor(int64_t node) {
+  uint32_t head = Head(0);
+  while (slots_[head].next == head) ++head;  // there is one: Fits
+  const uint32_t slot = slots_[head].next;
   Unlink(slot);
   Slot& taken = slots_[slot];
   if (taken.node != kNobody) table_.Erase(taken.node);
@@ -166,33 +185,35 @@ uint32_t SlotBuffer::Reuse(int64_t node) {
 void SlotBuffer::Drop(uint32_t slot) {
   Slot& dropped = slots_[slot];
   if (--dropped.users > 0) return;
-  if (dropped.state == State::kValid) return LinkLast(slot);
+  if (dropped.state == State::kValid) return LinkAfter(slots_[Head(dropped.uses)].previous, slot);
   table_.Erase(dropped.node);  // its row never came
   dropped.node = kNobody;
-  LinkFirst(slot);
+  LinkAfter(Head(0), slot);
 }
 
 void SlotBuffer::Unlink(uint32_t slot) {
   const Slot& gone = slots_[slot];
-  (gone.previous == kNone ? first_ : slots_[gone.previous].next) = gone.next;
-  (gone.next == kNone ? last_ : slots_[gone.next].previous) = gone.previous;
+  slots_[gone.previous].next = gone.next;
+  slots_[gone.next].previous = gone.previous;
   --standby_;
 }
 
-void SlotBuffer::LinkLast(uint32_t slot) {
-  slots_[slot].previous = last_;
-  slots_[slot].next = kNone;
-  (last_ == kNone ? first_ : slots_[last_].next) = slot;
-  last_ = slot;
+void SlotBuffer::LinkAfter(uint32_t place, uint32_t slot) {
+  const uint32_t next = slots_[place].next;
+  slots_[slot].previous = place;
+  slots_[slot].next = next;
+  slots_[place].next = slots_[next].previous = slot;
   ++standby_;
 }
 
-void SlotBuffer::LinkFirst(uint32_t slot) {
-  slots_[slot].previous = kNone;
-  slots_[slot].next = first_;
-  (first_ == kNone ? last_ : slots_[first_].previous) = slot;
-  first_ = slot;
-  ++standby_;
+void SlotBuffer::JoinLists(uint32_t from, uint32_t to) {
+  Slot &source = slots_[from], &target = slots_[to];
+  if (source.next == from) return;
+  slots_[source.next].previous = target.previous;
+  slots_[target.previous].next = source.next;
+  slots_[source.previous].next = to;
+  target.previous = source.previous;
+  source.previous = source.next = from;
 }
 
 }  // namespace outcrop::cache

@@ -11,6 +11,7 @@
 
 #include "budget/buffer.h"
 #include "cache/node_table.h"
+#include "cache/use_counts.h"
 
 namespace outcrop::cache {
 
@@ -61,14 +62,18 @@ class Claim {
   uint64_t found_ = 0, shared_ = 0;
 };
 
+// Which slot that nobody uses is taken for another node: that of the least recently used one, or of
+// those that are used least often, the least recently used.
+enum class Reuse { kLeastRecent, kLeastOften };
+
 // Knows ids and slots, never rows. A slot that nobody uses stays findable under its node until it
-// is taken for another one, the least recently used first. Thread-safe.
+// is taken for another one. Thread-safe.
 class SlotBuffer : public std::enable_shared_from_this<SlotBuffer> {
  public:
-  // REQUIRES: 0 < num_slots < 2^32 - 1.
-  SlotBuffer(int64_t num_nodes, int64_t num_slots);
+  // REQUIRES: 0 < num_slots < 2^31.
+  SlotBuffer(int64_t num_nodes, int64_t num_slots, Reuse reuse);
 
-  static uint64_t Bytes(int64_t num_nodes, int64_t num_slots);
+  static uint64_t Bytes(int64_t num_nodes, int64_t num_slots, Reuse reuse);
 
   // Slots for all nodes at once, or for none: waits until others have released enough, nothing when
   // the time is up. Whoever waits here holds no slots, so claims cannot wait for each other in a
@@ -77,7 +82,7 @@ class SlotBuffer : public std::enable_shared_from_this<SlotBuffer> {
   std::optional<Claim> Reserve(std::span<const int64_t> nodes, std::chrono::milliseconds wait);
 
   int64_t num_nodes() const { return num_nodes_; }
-  int64_t num_slots() const { return static_cast<int64_t>(slots_.size()); }
+  int64_t num_slots() const { return num_slots_; }
   // Slots that nobody uses.
   int64_t num_standby() const;
 
@@ -93,27 +98,31 @@ class SlotBuffer : public std::enable_shared_from_this<SlotBuffer> {
     uint32_t users;
     uint32_t previous, next;  // on standby: towards the least, the most recently used
     State state;
+    uint8_t uses;  // of late; 0 where they are not counted
   };
 
   // REQUIRES of all of these: mutex_ is held.
   bool Fits(std::span<const int64_t> nodes) const;
   void Take(std::span<const int64_t> nodes, Claim& claim);
   uint32_t Use(int64_t node, Claim& claim);
-  uint32_t Reuse(int64_t node);  // the least recently used slot, for another node
+  uint32_t TakeFor(int64_t node);  // a slot of another node
   void Drop(uint32_t slot);
   void Unlink(uint32_t slot);
-  void LinkLast(uint32_t slot);
-  void LinkFirst(uint32_t slot);
+  void LinkAfter(uint32_t place, uint32_t slot);
+  void JoinLists(uint32_t from, uint32_t to);  // by their heads: behind what is there
+
+  // The head of the circular list of slots on standby whose node was used so often.
+  uint32_t Head(uint32_t uses) const { return static_cast<uint32_t>(num_slots_) + uses; }
 
   // Constant after construction
-  const int64_t num_nodes_;
+  const int64_t num_nodes_, num_slots_;
 
   mutable std::mutex mutex_;
   std::condition_variable released_, loaded_;
   // Guarded by mutex_
   NodeTable table_;
-  budget::Buffer<Slot> slots_;
-  uint32_t first_ = kNone, last_ = kNone;  // on standby
+  budget::Buffer<Slot> slots_;  // and, after them, the heads of the lists
+  std::optional<UseCounts> counts_;
   int64_t standby_ = 0;
   uint64_t releases_ = 0;
 };

@@ -18,8 +18,8 @@ namespace {
 using std::chrono::milliseconds;
 using Nodes = std::vector<int64_t>;
 
-std::shared_ptr<SlotBuffer> Make(int64_t nodes, int64_t slots) {
-  return std::make_shared<SlotBuffer>(nodes, slots);
+std::shared_ptr<SlotBuffer> Make(int64_t nodes, int64_t slots, Reuse reuse = Reuse::kLeastRecent) {
+  return std::make_shared<SlotBuffer>(nodes, slots, reuse);
 }
 
 Nodes ToVector(std::span<const int64_t> values) { return {values.begin(), values.end()}; }
@@ -29,11 +29,13 @@ Nodes Sorted(Nodes nodes) {
   return nodes;
 }
 
-// What the buffer is meant to do, with whole nodes in a list.
+// What the buffer is meant to do, with whole nodes in lists.
 struct Model {
-  std::list<int64_t> standby;  // the least recently used first
-  std::map<int64_t, int> users;
   int64_t slots;
+  bool counted;
+  std::map<int, std::list<int64_t>> standby = {};  // by uses; the least recently used first
+  std::map<int64_t, int> users = {}, counts = {}, uses = {};
+  int64_t counted_uses = 0;
 
   int64_t free() const { return slots - static_cast<int64_t>(users.size()); }
 
@@ -43,36 +45,65 @@ struct Model {
     return wanted <= free();
   }
 
+  bool Unlink(int64_t node) {
+    for (auto& [_, list] : standby) {
+      const auto found = std::find(list.begin(), list.end(), node);
+      if (found == list.end()) continue;
+      list.erase(found);
+      return true;
+    }
+    return false;
+  }
+
   // -> the nodes that have to be loaded.
   Nodes Reserve(const std::set<int64_t>& nodes) {
     Nodes loads;
     for (int64_t node : nodes) {
-      const auto found = std::find(standby.begin(), standby.end(), node);
-      if (found != standby.end()) {
-        standby.erase(found);
-      } else if (users.count(node) == 0) {
-        loads.push_back(node);
-      }
+      if (!Unlink(node) && users.count(node) == 0) loads.push_back(node);
       ++users[node];
+      if (counted) uses[node] = counts[node] = std::min(counts[node] + 1, 63);
     }
-    while (static_cast<int64_t>(standby.size()) > free()) standby.pop_front();
+    int64_t kept = 0;
+    for (const auto& [_, list] : standby) kept += static_cast<int64_t>(list.size());
+    for (auto& [_, list] : standby) {
+      for (; kept > free() && !list.empty(); --kept) list.pop_front();
+    }
+    if (counted) Count(static_cast<int64_t>(nodes.size()));
     return loads;
+  }
+
+  void Count(int64_t more) {
+    if ((counted_uses += more) < 32 * slots) return;
+    counted_uses = 0;
+    for (auto& [_, count] : counts) count /= 2;
+    std::map<int, std::list<int64_t>> joined;
+    for (auto& [times, list] : standby) {
+      std::list<int64_t>& target = joined[times / 2];
+      target.splice(target.end(), list);
+    }
+    standby = std::move(joined);
   }
 
   void Release(const std::set<int64_t>& nodes) {
     for (int64_t node : nodes) {
       if (--users[node] > 0) continue;
       users.erase(node);
-      standby.push_back(node);
+      standby[uses[node]].push_back(node);
     }
   }
 };
 
-TEST_CASE("slots are found, shared and reused as in a list, in a small graph and in a huge one") {
-  for (const int64_t stride : {1, 1 << 24}) {
+TEST_CASE("slots are found, shared and reused as in lists, in a small graph and in a huge one") {
+  struct Case {
+    int64_t stride;
+    Reuse reuse;
+  };
+  for (const auto [stride, reuse] :
+       {Case{1, Reuse::kLeastRecent}, Case{1 << 24, Reuse::kLeastRecent},
+        Case{1, Reuse::kLeastOften}}) {
     constexpr int64_t kNodes = 60, kSlots = 24;
-    const auto buffer = Make(kNodes * stride, kSlots);
-    Model model{{}, {}, kSlots};
+    const auto buffer = Make(kNodes * stride, kSlots, reuse);
+    Model model{kSlots, reuse == Reuse::kLeastOften};
     struct Held {
       Claim claim;
       std::set<int64_t> nodes;
@@ -188,7 +219,7 @@ TEST_CASE("rows are never stale, whoever is late or gives up") {
   constexpr int64_t kNodes = 400, kSlots = 90;
   constexpr size_t kThreads = 4;
   constexpr int kBatches = 1500;
-  const auto buffer = Make(kNodes, kSlots);
+  const auto buffer = Make(kNodes, kSlots, Reuse::kLeastOften);
   std::vector<int64_t> rows(kSlots, -1);  // plain memory: TSan sees a row that is read too early
   std::atomic<int> stale{0}, given_up{0};
   const auto work = [&](unsigned seed) {
@@ -225,7 +256,28 @@ TEST_CASE("rows are never stale, whoever is late or gives up") {
 }
 
 TEST_CASE("a small buffer costs no entry for each node of a large graph") {
-  CHECK(SlotBuffer::Bytes(int64_t{1} << 30, 1000) < 100000);
+  for (const Reuse reuse : {Reuse::kLeastRecent, Reuse::kLeastOften}) {
+    CHECK(SlotBuffer::Bytes(int64_t{1} << 30, 1000, reuse) < 100000);
+  }
+}
+
+TEST_CASE("what is used often outlives any number of nodes that are used once; what was does not") {
+  for (const int64_t nodes : {int64_t{100000}, int64_t{1} << 40}) {
+    const auto buffer = Make(nodes, 10, Reuse::kLeastOften);
+    const auto found = [&](const Nodes& wanted) {
+      std::optional<Claim> claim = buffer->Reserve(wanted, milliseconds(0));
+      claim->Loaded();
+      return claim->found();
+    };
+    const Nodes often{1, 2, 3}, later{4, 5, 6, 7, 8, 9, 10};
+    for (int i = 0; i < 5; ++i) found(often);
+    for (int64_t node = 100; node < 130; ++node) found(Nodes{node});
+    CHECK(found(often) == 3);
+    for (int i = 0; i < 200; ++i) found(later);
+    found(Nodes{11, 12, 13});
+    CHECK(found(later) == 7);
+    CHECK(found(often) == 0);
+  }
 }
 
 }  // namespace

@@ -27,8 +27,8 @@ class Loader:
         self._rows[slots, 0] = nodes
 
 
-def make(slots: int, nodes: int = 100) -> FeatureBuffer:
-    return FeatureBuffer(nodes, slots, 8)
+def make(slots: int, nodes: int = 100, *, counted: bool = False) -> FeatureBuffer:
+    return FeatureBuffer(nodes, slots, 8, counted=counted)
 
 
 def ids(*nodes: int) -> Ids:
@@ -58,6 +58,17 @@ def test_rows_stay_until_their_slots_are_needed() -> None:
     assert buffer.num_standby == 0
     del claim
     assert buffer.num_standby == 4, "a claim that is dropped is released"
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_counted_rows_stay_while_others_pass_by(counted: bool) -> None:
+    buffer = make(4, counted=counted)
+    load = Loader(buffer)
+    for nodes in (ids(1, 2), ids(1, 2), ids(3), ids(4), ids(5), ids(6), ids(1, 2)):
+        claim = buffer.claim(nodes, load, never)
+        assert held(buffer, claim) == nodes.tolist()
+        claim.release()
+    assert load.loaded == [1, 2, 3, 4, 5, 6] + ([] if counted else [1, 2])
 
 
 def test_a_failed_load_leaves_nothing_behind() -> None:

@@ -196,6 +196,33 @@ def test_each_row_is_read_once_where_all_have_slots(store: GraphStore) -> None:
     assert epochs[2].hits["buffer"] > 0.9 * epochs[2].rows
 
 
+def test_where_slots_are_few_rows_that_are_used_often_stay(tmp_path: Path) -> None:
+    """A batch is a sweep through more rows than there are slots."""
+    found = {}
+    make_random_store(tmp_path / "g.outcrop", 40_000, 60_000, dim=1, train=3000).close()
+    with GraphStore(tmp_path / "g.outcrop") as store:
+        # Half of the seeds are in every batch.
+        seeds = np.concatenate([np.r_[:8000, i * 8000 : (i + 1) * 8000] for i in range(1, 5)])
+        for reuse in ("frequency", "lru"):
+            loader = make(
+                store, f"gnndrive:samplers=1:extractors=1:buffer=0.7:reuse={reuse}",
+                num_neighbors=[1], input_nodes=seeds, batch_size=16_000, shuffle=False,
+            )  # fmt: skip
+            for batch in loader:
+                check_against_store(batch, store)
+                del batch
+            found[reuse] = loader.record.epochs[0].hits["buffer"]
+            loader.close()
+    assert found["frequency"] > 1.2 * found["lru"]
+
+
+def test_the_record_has_what_was_chosen(store: GraphStore) -> None:
+    plan = make(store, "gnndrive:samplers=3:extractors=2").record.plan
+    assert (plan["samplers"], plan["extractors"], plan["slots"]) == (3, 2, NODES)
+    assert plan["part_rows"] == NODES // 2 and plan["topology_bytes"] > 0
+    assert make(store, "gnndrive:x=slots").record.plan["part_rows"] is None
+
+
 def test_the_copy_out_of_the_slots_is_a_stage(store: GraphStore) -> None:
     loader = make(store)
     all_contents(loader)
@@ -380,6 +407,7 @@ def test_a_buffer_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         ("order=random", "order must be one of exact, completion"),
         ("x=slots:buffer=1", "with x=slots buffer must be at least 2"),
         ("x=view", "x must be one of"),
+        ("reuse=mru", "reuse must be one of frequency, lru"),
         ("topology=disk", "topology must be one of mmap, cache"),
     ],
 )

@@ -26,14 +26,21 @@ _POLL_SECONDS = 0.2
 class FeatureBuffer:
     """Rows as they are stored, in slots with reference counts. Thread-safe."""
 
-    def __init__(self, num_nodes: int, num_slots: int, row_bytes: int) -> None:
+    def __init__(
+        self, num_nodes: int, num_slots: int, row_bytes: int, *, counted: bool = True
+    ) -> None:
+        """`counted`: slots of the nodes that were used least often are reused first; else those of
+        the least recently used."""
         self.rows: NDArray[np.uint8] = aligned_empty((num_slots, row_bytes))
-        self._slots = _core.SlotBuffer(num_nodes, num_slots)
+        self._slots = _core.SlotBuffer(num_nodes, num_slots, counted=counted)
 
     @staticmethod
-    def memory_bytes(num_nodes: int, num_slots: int, row_bytes: int) -> int:
+    def memory_bytes(
+        num_nodes: int, num_slots: int, row_bytes: int, *, counted: bool = True
+    ) -> int:
         """What such a buffer takes: rows, and the tables of nodes and slots."""
-        return num_slots * row_bytes + _core.SlotBuffer.table_bytes(num_nodes, num_slots)
+        tables = _core.SlotBuffer.table_bytes(num_nodes, num_slots, counted=counted)
+        return num_slots * row_bytes + tables
 
     @property
     def num_slots(self) -> int:

@@ -3,17 +3,21 @@
 Several samplers, then several extractors. An extractor takes slots of the feature buffer for the
 rows of its batch, sends the reads of all that are neither there nor on their way, and waits once.
 Rows land in their slots, around the page cache, which is left to the topology; from there they are
-copied into the batch, and the slots go to the end of the standby list, to be found again until they
-are reused.
+copied into the batch, and the slots go on standby, to be found again until they are reused.
+
+Unlike the paper, slots of nodes that were used least often are reused first (reuse=lru: the least
+recently used, as there). A batch is a sweep over the ids; where the buffer holds less than a few of
+them, the order of use pushes rows out just before they return.
 
 With x=slots they are not copied: a batch has the slots of its rows, and holds them until it is
 dropped. It then gets all of them at once, in the order of batches, so that whoever waits for slots
 waits only for batches that have all of theirs; there are slots for two batches at least, the one
 with the loop and the next.
 
-Otherwise, and unlike the paper, the extractors together never want more slots than there are: where
-a batch is too large for its share it is extracted in parts. So no number of slots leads to a
-deadlock, and memory for less than one batch will do.
+Otherwise, and unlike the paper again, the extractors together never want more slots than there are:
+where a batch is too large for its share it is extracted in parts. So no number of slots leads to a
+deadlock, and memory for less than one batch will do. The shares together are a part of the slots
+only, so that the others keep rows for later batches.
 """
 
 from __future__ import annotations
@@ -42,6 +46,10 @@ _SAMPLERS_SHARE = 1 / 8
 _TOPOLOGY_SHARE = 1 / 2
 # The least number of slots, in batches: parts of them still keep the drive's queue full.
 _LEAST_BATCHES = 1 / 4
+# Of the slots, what extraction may hold at a time: what it holds is not there for later batches.
+_PARTS_SHARE = 1 / 4
+# Rows of a part, if there are slots: thousands of requests, so that the drive's queue stays full.
+_LEAST_PART = 16384
 # With x=slots: one with the loop, one on the way to it.
 _LEAST_HELD = 2
 # Per node of a batch: its order and its id, while it is extracted.
@@ -62,6 +70,9 @@ class GnnDriveOptions:
     """cache: lists of some nodes in memory, the others read around the page cache."""
     buffer: float | None = None
     """Slots, in batches; None: all memory that is spare."""
+    reuse: Literal["frequency", "lru"] = "frequency"
+    """Whose slots are reused first: the least often used nodes', or the least recently used, as in
+    the paper."""
     x: Literal["copy", "slots"] = "copy"
     """slots: batches have x_buffer, all slots, and x_index, the slots of their rows."""
 
@@ -136,8 +147,11 @@ class GnnDrive(OnlineStrategy):
         self._buffer: FeatureBuffer | None = None
         if plan.slots:
             row_bytes = job.store.encoding.row_bytes
-            self._buffer = FeatureBuffer(job.store.num_nodes, plan.slots, row_bytes)
-        self._part_nodes = max(plan.slots // extractors, 1)
+            self._buffer = FeatureBuffer(
+                job.store.num_nodes, plan.slots, row_bytes, counted=options.reuse == "frequency"
+            )
+        self._part_nodes = _part_nodes(plan.slots, extractors, options.reuse)
+        self._topology_bytes = plan.topology_bytes
 
     def _gatherer(self) -> Gatherer:
         if self._buffer is None:
@@ -187,6 +201,16 @@ class GnnDrive(OnlineStrategy):
             gather.busy_seconds -= seconds
             times.stages["copy"] = StageTimes(items=gather.items, busy_seconds=seconds)
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {
+            "samplers": self._num_samplers,
+            "extractors": self._num_gatherers,
+            "slots": 0 if self._buffer is None else self._buffer.num_slots,
+            "part_rows": None if self._held else self._part_nodes,
+            "topology_bytes": self._topology_bytes,
+        }
+
     def close(self) -> None:
         super().close()
         self._buffer = None
@@ -214,6 +238,14 @@ def _plan(means: Means) -> _Plan:
     if slots and options.buffer is None:
         slots = _most_slots(means, slots, extractors, left - topology)
     return _Plan(samplers, extractors, slots, topology)
+
+
+def _part_nodes(slots: int, extractors: int, reuse: str) -> int:
+    """How many slots an extractor may hold at a time."""
+    most = slots // extractors
+    if reuse == "frequency":  # in the order of use, parts would push out what the next batch needs
+        most = min(max(int(most * _PARTS_SHARE), _LEAST_PART), most)
+    return max(most, 1)
 
 
 def _sampler_bytes(means: Means) -> int:
@@ -257,7 +289,10 @@ def _buffer_bytes(means: Means, slots: int, extractors: int) -> dict[str, int]:
     claimed = slots if means.options.x == "slots" else min(slots, wanted)
     return {
         "feature buffer": FeatureBuffer.memory_bytes(
-            store.num_nodes, slots, store.encoding.row_bytes
+            store.num_nodes,
+            slots,
+            store.encoding.row_bytes,
+            counted=means.options.reuse == "frequency",
         ),
         "extraction": wanted * _ORDER_BYTES + claimed * _CLAIM_BYTES,
     }
