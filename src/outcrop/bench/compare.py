@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from outcrop.bench.bound import BOUND, epoch_bound_seconds, sampling_alone_seconds
 from outcrop.bench.drive import DriveRates, forget, measure_drive
 from outcrop.bench.peers import PEERS, peer_missing
 from outcrop.bench.worker import Job
@@ -29,7 +30,6 @@ from outcrop.strategies import strategy_named
 BENCH_FORMAT = "outcrop-bench"
 BENCH_VERSION = 1
 SUMMARY = "bench.json"
-_PAGE_BYTES = 4096
 # What every strategy gets beside its cache: a batch with the loop, and one on the way to it.
 _BATCHES_IN_FLIGHT = 2
 # Python, torch and PyG, with their libraries' pages and slack: what a cage needs beside the budget.
@@ -342,23 +342,21 @@ def _add_bounds(
     drive: DriveRates,
     options: BenchOptions,
 ) -> None:
-    """Each strategy's own physical limit: its reads at the drive's rates, plus its sampling."""
+    """Each strategy's own physical limit."""
     for row in rows:
-        found = [e for r in records.get(row["name"], []) for e in r["loader"]["epochs"]]
+        found = records.get(row["name"], [])
         if (
             not found or row["kind"] != "strategy"
         ):  # of a peer's reads and sampling nothing is known
             continue
         bounds = []
-        for epoch in found:
-            read = max(epoch["bytes_read"], epoch["drive_bytes"])
-            requests = epoch["read_requests"] or read / _PAGE_BYTES
-            reading = max(
-                requests / drive.random_reads_per_second,
-                read / drive.sequential_bytes_per_second,
+        for loader in (record["loader"] for record in found):
+            # Events are those of the first epoch; the others are alike.
+            alone = sampling_alone_seconds(loader["events"]) / max(
+                loader["epochs"][0]["batches"], 1
             )
-            sampling = epoch["stages"].get("sample", {"busy_seconds": 0.0})["busy_seconds"]
-            scale = options.batches / max(epoch["batches"], 1)
-            bounds.append((reading + sampling) * scale)
+            for epoch in loader["epochs"]:
+                bound = epoch_bound_seconds(epoch, alone * epoch["batches"], drive)
+                bounds.append(bound * options.batches / max(epoch["batches"], 1))
         row["bound_seconds"] = statistics.median(bounds)
-        row["bound"] = "its reads at the drive's rates, and its sampling"
+        row["bound"] = BOUND
