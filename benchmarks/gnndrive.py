@@ -1,14 +1,16 @@
-"""GNNDrive's own figures: memory contention, buffer sizes, and the order of batches.
+"""GNNDrive's own figures: the drive's use, memory contention, buffer sizes, the order of batches.
 
+    python benchmarks/gnndrive.py drive --memory 8% --cage 1000000000 --batches 40
     python benchmarks/gnndrive.py contention --dims 64,128,256,512 --strategies mmap,gnndrive
     python benchmarks/gnndrive.py buffer --sizes 1,2,4,8
     python benchmarks/gnndrive.py order --store wordnet31.outcrop --seeds 5
 
-contention (Figure 2): sampling alone and sampling beside extraction, under one hard limit; bytes of
-the memory-mapped topology that the samplers' threads had to read. buffer (Figure 12): slots, in
-batches. order (Figure 14): exact against completion order, trained on a real graph; `--delay-us`
-makes a fast drive slow enough for batches to overtake each other. `--store` takes one store in
-place of the generated ones. Tables go to benchmarks/results/gnndrive-NAME.md.
+drive: requests a second while a batch is extracted, against fio with requests of the same mean size
+just before and after. contention (Figure 2): sampling alone and sampling beside extraction, under
+one hard limit; bytes of the topology that the samplers' threads had to read. buffer (Figure 12):
+slots, in batches. order (Figure 14): exact against completion order, trained on a real graph;
+`--delay-us` makes a fast drive slow enough for batches to overtake each other. `--store` takes one
+store in place of the generated ones. Tables go to benchmarks/results/gnndrive-NAME.md.
 """
 
 from __future__ import annotations
@@ -20,13 +22,16 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from machine import provenance, rmat_store
+from outcrop.bench.bound import wall_seconds
 from outcrop.bench.compare import BenchOptions, plan_memory, run_bench
-from outcrop.bench.drive import forget
+from outcrop.bench.drive import forget, run_fio
 from outcrop.cage import run_caged
 from outcrop.feed import Schedule, probe, row_shape, seed_nodes
 from outcrop.gather import NoRows
@@ -73,6 +78,62 @@ def main() -> None:
         "\n".join([*lines, "", *table, ""])
     )
     print("\n".join(table))
+
+
+# The drive while a batch is extracted
+
+
+def drive(arguments: argparse.Namespace) -> list[str]:
+    store = arguments.store or graph(arguments.nodes, 128)
+    names = arguments.strategies.split(",")
+    options = BenchOptions(
+        strategies=tuple(names), memory=arguments.memory, repeat=1, check_batches=0,
+        cage=None if arguments.cage is None else str(arguments.cage),
+        batches=arguments.batches, batch_size=arguments.batch_size,
+    )  # fmt: skip
+    found: dict[str, list[list[float]]] = {name: [] for name in names}
+    with GraphStore(store) as opened:
+        features = opened.file("features")
+    for _ in range(arguments.repeat):
+        for name in names:
+            before = [fio_rate(features, size) for size in FIO_BYTES]
+            with tempfile.TemporaryDirectory() as folder:
+                run_bench(store, replace(options, strategies=(name,)), Path(folder) / "run", print)
+                (file,) = (Path(folder) / "run").glob("*-1.json")
+                loader = json.loads(file.read_text())["loader"]
+            after = [fio_rate(features, size) for size in FIO_BYTES]
+            epoch = loader["epochs"][0]
+            extracting = wall_seconds(loader["events"], ("gather",))
+            # Page faults of samplers are reads of 4 KiB, which the drive serves beside the others.
+            faults = (epoch["drive_bytes"] - epoch["bytes_read"]) / 4096
+            requests = epoch["read_requests"] + faults
+            size = epoch["drive_bytes"] / requests
+            rates = [statistics.mean(pair) for pair in zip(before, after, strict=True)]
+            possible = float(np.interp(size, FIO_BYTES, rates))
+            found[name].append([
+                epoch["seconds"] / epoch["batches"], extracting / epoch["seconds"], size / 1000,
+                requests / extracting / 1000, possible / 1000, requests / extracting / possible,
+            ])  # fmt: skip
+            print(name, found[name][-1], flush=True)
+    table = [
+        "| strategy | s/batch | of it extracting | mean request, kB | thousand requests/s while "
+        "extracting | fio at that size | of fio |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for name, runs in found.items():
+        cells = [spread(list(column)) for column in zip(*runs, strict=True)]
+        table.append(f"| {name} | {' | '.join(cells)} |")
+    return table
+
+
+# fio is asked at these sizes, and read off in between.
+FIO_BYTES = [4096, 8192, 16384, 32768, 65536]
+
+
+def fio_rate(path: Path, block_bytes: int) -> float:
+    """Random reads a second, with as many in flight as the engine has."""
+    read = run_fio(path, "randread", block_bytes=block_bytes, depth=128, seconds=1.0)
+    return float(read["iops"])
 
 
 # Figure 2
@@ -297,6 +358,7 @@ def spread(values: list[float]) -> str:
 
 
 FIGURES: dict[str, Callable[[argparse.Namespace], list[str]]] = {
+    "drive": drive,
     "contention": contention,
     "buffer": buffer,
     "order": order,
