@@ -68,5 +68,6 @@ void BindCache(nb::module_& m);
 void BindRefcount(nb::module_& m);
 void BindNeighbor(nb::module_& m);
 void BindPack(nb::module_& m);
+void BindSegment(nb::module_& m);
 
 }  // namespace outcrop::bindings

@@ -13,4 +13,5 @@ NB_MODULE(_core, m) {
   outcrop::bindings::BindRefcount(m);
   outcrop::bindings::BindNeighbor(m);
   outcrop::bindings::BindPack(m);
+  outcrop::bindings::BindSegment(m);
 }

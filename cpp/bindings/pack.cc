@@ -113,6 +113,15 @@ class RowAssembler {
     gather::PlaceRows(array, Span(sources), Span(places), pool_, {out.data(), out.size()});
   }
 
+  void PlaceAt(ConstBytes data, Ids offsets, Rows places, Floats out) {
+    Require(offsets.size() == places.size(), "as many places as offsets");
+    const auto last = static_cast<int64_t>(data.nbytes()) - static_cast<int64_t>(shape_.row_bytes);
+    Require(AllWithin(Span(offsets), 0, last + 1), "a row beyond the data");
+    CheckOut(places, out);
+    gather::PlaceRowsAt(shape_, ByteSpan(data), Span(offsets), Span(places), pool_,
+                        {out.data(), out.size()});
+  }
+
   void Copy(Rows from, Rows to, Floats out) const {
     Require(from.size() == to.size(), "as many rows to as from");
     CheckOut(from, out);
@@ -231,6 +240,9 @@ void BindAssemble(nb::module_& m) {
            nb::arg("row_bytes"), nb::arg("dim"), nb::arg("encoding"), nb::arg("threads"))
       .def("place", &RowAssembler::Place, nb::arg("rows").noconvert(),
            nb::arg("sources").noconvert(), nb::arg("places").noconvert(),
+           nb::arg("out").noconvert(), Unlocked())
+      .def("place_at", &RowAssembler::PlaceAt, nb::arg("data").noconvert(),
+           nb::arg("offsets").noconvert(), nb::arg("places").noconvert(),
            nb::arg("out").noconvert(), Unlocked())
       .def("copy", &RowAssembler::Copy, nb::arg("from_rows").noconvert(),
            nb::arg("to_rows").noconvert(), nb::arg("out").noconvert(), Unlocked())

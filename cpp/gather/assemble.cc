@@ -16,6 +16,16 @@ void PlaceRows(const RowArray& rows, std::span<const uint32_t> sources,
   });
 }
 
+void PlaceRowsAt(const RowArray& shape, std::span<const std::byte> data,
+                 std::span<const int64_t> offsets, std::span<const uint32_t> places,
+                 parallel::Pool& pool, std::span<float> out) {
+  pool.For(offsets.size(), kRowGrain, [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      DecodeRow(shape, data.data() + offsets[i], out.data() + size_t{places[i]} * shape.dim);
+    }
+  });
+}
+
 RowStream::RowStream(const RowArray& shape, std::span<const uint32_t> places, std::span<float> out)
     : shape_(shape), places_(places), out_(out) {
   begun_.reserve(shape.row_bytes);

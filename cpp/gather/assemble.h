@@ -16,6 +16,12 @@ namespace outcrop::gather {
 void PlaceRows(const RowArray& rows, std::span<const uint32_t> sources,
                std::span<const uint32_t> places, parallel::Pool& pool, std::span<float> out);
 
+// The row that begins at byte offsets[i] of `data` -> out row places[i], decoded. `shape.data` is
+// not used. REQUIRES: whole rows within the data, places within `out`; no place twice.
+void PlaceRowsAt(const RowArray& shape, std::span<const std::byte> data,
+                 std::span<const int64_t> offsets, std::span<const uint32_t> places,
+                 parallel::Pool& pool, std::span<float> out);
+
 // Rows that arrive as bytes, block after block, wherever rows end -> out row places[0], places[1]
 // ... Not thread-safe.
 class RowStream {

@@ -50,6 +50,8 @@ class EpochRecord:
     """The same in bytes, as float32."""
     hits: dict[str, int] = field(default_factory=dict)
     """Rows that were found in memory, by tier."""
+    tier_bytes: dict[str, int] = field(default_factory=dict)
+    """Read for rows that are not in memory, by where they are on disk."""
     read_requests: int = 0
     """Of the disk engine; so are the next two."""
     bytes_wanted: int = 0
@@ -72,7 +74,9 @@ class EpochRecord:
         self.stall_seconds = times.consumer_wait_seconds
         self.hits = dict(times.hits)
         self.read_requests = after.counters.read_requests - before.counters.read_requests
-        self.bytes_wanted = after.counters.bytes_wanted - before.counters.bytes_wanted
+        self.tier_bytes = dict(times.tier_bytes)
+        asked = after.counters.bytes_wanted - before.counters.bytes_wanted
+        self.bytes_wanted = asked - times.padding_bytes
         self.bytes_read = after.counters.bytes_read - before.counters.bytes_read
         self.drive_bytes = after.drive_bytes - before.drive_bytes
         for name, stage in times.stages.items():

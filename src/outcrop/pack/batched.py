@@ -24,7 +24,8 @@ from xxhash import xxh3_64_intdigest
 from outcrop.disk import Disk, File, Pending, aligned_empty
 from outcrop.errors import CorruptError
 from outcrop.pack.pieces import PIECE_BYTES, SPARE_SLOTS, Checksums, PieceWriter, chunk_checksum
-from outcrop.pack.plan import CHUNKS, IDS, PAGE_BYTES, PackPlan
+from outcrop.pack.plan import CHUNKS, IDS, PackPlan
+from outcrop.pack.tables import PAGE_BYTES
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.seeds import Ids
 from outcrop.store.arrays import read_blocks
@@ -123,7 +124,7 @@ def pack_batched(
         packing = _Packing(chunks, ids, features, plan, memory, folder, save_seconds, progress)
         episodes = list(_episodes(plan, memory, saved))
         passes = features.num_rows * plan.row_bytes * len(episodes)
-        progress.stage("pack", passes + plan.chunk_bytes)
+        progress.stage("pack", passes + int(plan.sizes.sum()))
         for episode in episodes:
             packing.run(episode, saved)
         chunks.sync()

@@ -5,11 +5,10 @@ docs/format.md has the bytes.
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,34 +16,45 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from outcrop.cache.tiers import Rows
 from outcrop.disk import Disk, File, aligned_empty
 from outcrop.errors import CorruptError, StoreError
+from outcrop.pack.order import order_segments
 from outcrop.pack.pieces import PIECE_BYTES, Checksums, chunk_checksum
-from outcrop.pack.plan import CHUNKS, IDS, PLAN, TABLES, PackPlan, round_up
+from outcrop.pack.plan import CHUNKS, IDS, PLACES, PLAN, TABLES, PackPlan
+from outcrop.pack.predict import Predicted, predict
+from outcrop.pack.segments import Segments
+from outcrop.pack.shared import Block, SharedRows
+from outcrop.pack.tables import Table, read_table, round_up
+from outcrop.progress import SILENT, Progress
 from outcrop.sample.seeds import Ids
 from outcrop.store.arrays import READ_BLOCK_BYTES, ArrayWriter, PieceHasher, read_blocks
 from outcrop.store.format import ArrayEntry, seal, unseal
 from outcrop.store.locks import sync_directory, write_synced
 
-PACK_FORMAT, PACK_VERSION = "outcrop-pack", 1
+PACK_FORMAT, PACK_VERSION = "outcrop-pack", 2
 _HEADER, _INDEX, _CACHED = "pack.json", "index.npy", "cached.npy"
 
 Fill = Callable[[Disk, Path, PackPlan], Checksums]
 
 
-def write_pack(disk: Disk, folder: Path, plan: PackPlan, fill: Fill) -> None:
+def write_pack(
+    disk: Disk, folder: Path, plan: PackPlan, fill: Fill, progress: Progress = SILENT
+) -> None:
     """Makes the folder a pack; `fill` makes the chunks. On return all has reached the device.
 
     Where the file of chunks exists, an earlier call was interrupted, and `fill` goes on.
     """
     if (folder / CHUNKS).exists():
         with disk.open_for_update(folder / CHUNKS) as file:
-            file.reserve(plan.chunk_bytes)  # killed before that, it may be shorter
+            file.reserve(plan.reserved_bytes)  # killed before that, it may be shorter
     else:
-        disk.create(folder / CHUNKS, plan.chunk_bytes).close()
-    index = plan.index.copy()
-    index["chunk_checksum"] = fill(disk, folder, plan)
+        disk.create(folder / CHUNKS, plan.reserved_bytes).close()
+    checksums = fill(disk, folder, plan)
+    index = plan.index[: plan.batches + 1].copy()
+    index["chunk_checksum"] = checksums[: len(index)]
+    if plan.segments is not None:
+        shared = order_segments(disk, folder, plan, checksums, progress)
+        index["shared_checksum"][:-1] = shared
     header = {
         "format": PACK_FORMAT,
         "version": PACK_VERSION,
@@ -53,6 +63,8 @@ def write_pack(disk: Disk, folder: Path, plan: PackPlan, fill: Fill) -> None:
         "packed": plan.packed,
         "table_bytes": plan.table_bytes,
         "chunk_bytes": plan.chunk_bytes,
+        "segments": None if plan.segments is None else plan.segments.to_json(),
+        "predicted": asdict(predict(plan)),
         "index": _write_array(disk, folder, _INDEX, index),
         "cached": _write_array(disk, folder, _CACHED, _cached_ids(disk, folder, plan)),
     }
@@ -68,14 +80,15 @@ def tidy_finished(folder: Path) -> bool:
     except (FileNotFoundError, CorruptError):  # or its writer was killed
         return False
     for path in folder.iterdir():
-        if path.name in (IDS, PLAN) or path.name.startswith("progress"):
+        if path.name in (IDS, PLACES, PLAN) or path.name.startswith("progress"):
             os.unlink(path)
     return True
 
 
 def _cached_ids(disk: Disk, folder: Path, plan: PackPlan) -> Ids:
     with disk.open(folder / IDS) as file:
-        return file.read(8 * int(plan.first_ids[-1]), 8 * int(plan.rows[-1])).view(np.int64)
+        begin, count = int(plan.first_ids[plan.batches]), int(plan.rows[plan.batches])
+        return file.read(8 * begin, 8 * count).view(np.int64)
 
 
 def _write_array(disk: Disk, folder: Path, name: str, array: NDArray[Any]) -> dict[str, Any]:
@@ -83,17 +96,6 @@ def _write_array(disk: Disk, folder: Path, name: str, array: NDArray[Any]) -> di
     with ArrayWriter(disk, folder, name, array.dtype, rows=len(array)) as writer:
         writer.append(array)
         return writer.close().to_json()
-
-
-@dataclass(frozen=True)
-class Table:
-    """Where the rows of a batch are found; see outcrop.cache.tiers.BatchTiers."""
-
-    cached_rows: Rows
-    cached_slots: Rows
-    packed_rows: Rows
-    copied_rows: Rows
-    copied_from: Rows
 
 
 class Pack(AbstractContextManager["Pack"]):
@@ -106,6 +108,13 @@ class Pack(AbstractContextManager["Pack"]):
         self.packed: bool = header["packed"]
         """Whether batches have chunks."""
         self.bytes: int = header["table_bytes"] + header["chunk_bytes"]
+        segments = header["segments"]
+        self.segments = None if segments is None else Segments.from_json(segments)
+        """Where batches share rows; None where every batch has its own."""
+        offsets = [] if self.segments is None else self.segments.offsets.tolist()
+        self._segment_offsets: list[int] = offsets
+        self.predicted = Predicted(**header["predicted"])
+        """What all batches read, once each."""
         self._index = _load(disk, folder, ArrayEntry.from_json(header["index"]))
         self.cached: Ids = _load(disk, folder, ArrayEntry.from_json(header["cached"]))
         """Nodes whose rows belong into the cache, ascending: their places are slots."""
@@ -117,24 +126,13 @@ class Pack(AbstractContextManager["Pack"]):
         return len(self._index) - 1
 
     @property
-    def counts(self) -> tuple[Ids, Ids]:
-        """Per batch: rows that are cached, and rows that are packed."""
-        return self._index["cached"][:-1].copy(), self._index["packed"][:-1].copy()
+    def counts(self) -> tuple[Ids, Ids, Ids]:
+        """Per batch: rows that are cached, that are packed, and that it shares."""
+        index = self._index[:-1]
+        return index["cached"].copy(), index["packed"].copy(), index["shared"].copy()
 
     def table(self, t: int) -> Table:
-        row = self._index[t]
-        cached, packed, copied = (int(row[name]) for name in ("cached", "packed", "copied"))
-        sizes = (cached, cached, packed, copied, copied)
-        size = int(round_up(np.int64(4 * sum(sizes))))
-        offset = int(row["table_offset"])
-        data = self._tables.read(offset, size)
-        if xxh3_64_intdigest(data.data) != row["table_checksum"]:
-            raise CorruptError(
-                f"{self._tables.path}: batch {t}: {size} B at {offset} differ from their checksum"
-            )
-        words = data.view("<u4")
-        bounds = np.concatenate([[0], np.cumsum(sizes)]).tolist()
-        return Table(*(words[b:e] for b, e in itertools.pairwise(bounds)))
+        return read_table(self._tables, t, self._index[t])
 
     def blocks(self, t: int) -> Iterator[NDArray[np.uint8]]:
         """The rows of batch t, one after the other, in blocks that may end within a row.
@@ -159,6 +157,24 @@ class Pack(AbstractContextManager["Pack"]):
         if chunk_checksum(checksums) != row["chunk_checksum"]:
             raise CorruptError(
                 f"{self._chunks.path}: {name}: {size} B at {offset} differ from their checksum"
+            )
+
+    def shared_blocks(self, t: int, table: Table) -> Iterator[Block]:
+        """What batch t, whose table it is, reads of its segment, in blocks with their rows.
+
+        As `blocks`.
+        """
+        if self.segments is None or not len(table.shared_rows):
+            return
+        offset = self._segment_offsets[t // self.segments.batches]
+        shared = SharedRows(
+            self._chunks, offset, table.shared_positions, table.shared_rows, self.row_bytes
+        )
+        yield from shared.blocks()
+        if shared.checksum != self._index[t]["shared_checksum"]:
+            raise CorruptError(
+                f"{self._chunks.path}: batch {t}: {shared.bytes} B of its segment at {offset} "
+                "differ from their checksum"
             )
 
     def load_cache(self) -> NDArray[np.uint8]:

@@ -15,7 +15,8 @@ from xxhash import xxh3_64_intdigest
 
 from outcrop import _core
 from outcrop.disk import File, Pending, aligned_empty
-from outcrop.pack.plan import PAGE_BYTES, PackPlan
+from outcrop.pack.plan import PackPlan
+from outcrop.pack.tables import PAGE_BYTES
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.seeds import Ids
 

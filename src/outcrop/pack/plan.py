@@ -18,6 +18,8 @@ from xxhash import xxh3_64_intdigest
 from outcrop.cache.tiers import BatchTiers, hottest_nodes, split_batches
 from outcrop.disk import Disk
 from outcrop.errors import CorruptError
+from outcrop.pack.segments import Segments
+from outcrop.pack.tables import Table, round_up, table_sizes
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.seeds import Ids
 from outcrop.sample.trace import TraceReader
@@ -25,55 +27,90 @@ from outcrop.store.arrays import Appender
 from outcrop.store.format import seal, unseal
 from outcrop.store.locks import write_synced
 
-PAGE_BYTES = 4096
 TABLES, CHUNKS = "tables.bin", "chunks.bin"
 # Only while it is made
-IDS, PLAN = "ids.bin", "plan.json"
+IDS, PLAN, PLACES = "ids.bin", "plan.json", "places.bin"
 
 ROW = np.dtype(
-    [(name, "<i8") for name in ("table_offset", "chunk_offset", "cached", "packed", "copied")]
-    + [("table_checksum", "<u8"), ("chunk_checksum", "<u8")]
+    [
+        (name, "<i8")
+        for name in ("table_offset", "chunk_offset", "cached", "packed", "shared", "copied")
+    ]
+    + [(name, "<u8") for name in ("table_checksum", "chunk_checksum", "shared_checksum")]
 )
 
 
 @dataclass(frozen=True)
 class PackPlan:
-    """What is packed: a chunk per batch, and last the one of the cache."""
+    """What is packed: a chunk per batch, that of the cache, and the buckets of segments."""
 
     index: NDArray[Any]
     """A row per chunk, of dtype ROW; checksums of chunks are yet to come."""
     row_bytes: int
     packed: bool
     """Whether batches have chunks; else only the cache has one."""
+    segments: Segments | None = None
+    first_id: Ids | None = None
+    """Where in the file of ids those of each chunk begin. None: one after the other."""
+    pages: int = 0
+    """Of segments, that all batches read together."""
+
+    @property
+    def batches(self) -> int:
+        return len(self.index) - 1 - self._buckets
+
+    @property
+    def _buckets(self) -> int:
+        return 0 if self.segments is None else len(self.segments.buckets[0])
 
     @cached_property
     def rows(self) -> Ids:
         """Rows of each chunk that is to be made."""
         rows: Ids = self.index["packed"].copy()
         if not self.packed:
-            rows[:-1] = 0
+            rows[: self.batches] = 0
         rows.flags.writeable = False
         return rows
 
     @property
     def first_ids(self) -> Ids:
         """The place in the file of ids where those of each chunk begin."""
+        if self.first_id is not None:
+            return self.first_id
         return np.concatenate([[0], np.cumsum(self.rows)])[:-1]
 
     @property
+    def sizes(self) -> Ids:
+        """Bytes of each chunk."""
+        sizes: Ids = round_up(self.rows * self.row_bytes)
+        return sizes
+
+    @property
     def chunk_bytes(self) -> int:
-        """Of all chunks together."""
-        return int(round_up(self.rows * self.row_bytes).sum())
+        """Of the file of chunks, at last."""
+        own = int(self.sizes[: len(self.index) - self._buckets].sum())
+        return own if self.segments is None else own + self.segments.bytes
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Of the file of chunks, while it is made."""
+        own = int(self.sizes[: len(self.index) - self._buckets].sum())
+        return own if self.segments is None else own + self.segments.reserved_bytes
 
     @property
     def table_bytes(self) -> int:
-        words = 2 * self.index["cached"] + self.index["packed"] + 2 * self.index["copied"]
-        return int(round_up(4 * words[:-1]).sum())
+        return int(table_sizes(self.index[: self.batches]).sum())
+
+    @property
+    def list_bytes(self) -> int:
+        """Of what only packing needs."""
+        shared = 0 if self.segments is None else int(self.segments.rows.sum())
+        return 8 * int(self.rows.sum()) + 4 * shared
 
     @property
     def most_bytes(self) -> int:
         """On disk, while it is made."""
-        return self.chunk_bytes + self.table_bytes + 8 * int(self.rows.sum())
+        return self.reserved_bytes + self.table_bytes + self.list_bytes
 
 
 def make_plan(
@@ -93,11 +130,8 @@ def make_plan(
     tables, ids = Appender(disk, folder / TABLES), Appender(disk, folder / IDS)
     try:
         for t, tiers in enumerate(split_batches(trace, num_nodes, cached, progress)):
-            table = table_of(tiers)
-            counts = len(tiers.cached_rows), len(tiers.packed_rows), len(tiers.copied_rows)
-            checksum = xxh3_64_intdigest(table.data)
-            index[t] = (tables.bytes, 0, *counts, checksum, 0)
-            tables.append(table)
+            counts = len(tiers.cached_rows), len(tiers.packed_rows), 0, len(tiers.copied_rows)
+            append_table(tables, index, t, counts, table_of(tiers))
             if packed:
                 ids.append(tiers.packed_nodes)
         index[-1]["packed"] = len(cached)
@@ -109,11 +143,44 @@ def make_plan(
         tables.close()
         ids.close()
     plan = PackPlan(index, row_bytes, packed)
-    sizes = round_up(plan.rows * row_bytes)
-    index["chunk_offset"] = np.cumsum(sizes) - sizes
-    facts = {"row_bytes": row_bytes, "packed": packed, "index": index.tobytes().hex()}
-    write_synced(folder / PLAN, seal(facts))
+    index["chunk_offset"] = np.cumsum(plan.sizes) - plan.sizes
+    save_plan(folder, plan)
     return plan
+
+
+def append_table(
+    tables: Appender, index: NDArray[Any], t: int, counts: tuple[int, ...], table: Table
+) -> None:
+    """`counts`: rows that are cached, packed, shared and copied."""
+    data = table.to_bytes()
+    index[t] = (tables.bytes, 0, *counts, xxh3_64_intdigest(data.data), 0, 0)
+    tables.append(data)
+
+
+def table_of(tiers: BatchTiers) -> Table:
+    """Of a batch whose rows are all cached or packed."""
+    none = tiers.packed_rows[:0]
+    return Table(
+        tiers.cached_rows,
+        tiers.cached_slots,
+        tiers.packed_rows,
+        none,
+        none,
+        tiers.copied_rows,
+        tiers.copied_from,
+    )
+
+
+def save_plan(folder: Path, plan: PackPlan) -> None:
+    facts = {
+        "row_bytes": plan.row_bytes,
+        "packed": plan.packed,
+        "index": plan.index.tobytes().hex(),
+        "segments": None if plan.segments is None else plan.segments.to_json(),
+        "first_id": None if plan.first_id is None else plan.first_id.tolist(),
+        "pages": plan.pages,
+    }
+    write_synced(folder / PLAN, seal(facts))
 
 
 def load_plan(folder: Path) -> PackPlan | None:
@@ -123,19 +190,12 @@ def load_plan(folder: Path) -> PackPlan | None:
     except (FileNotFoundError, CorruptError):  # or its writer was killed
         return None
     index = np.frombuffer(bytes.fromhex(facts["index"]), ROW).copy()
-    return PackPlan(index, facts["row_bytes"], facts["packed"])
-
-
-def table_of(tiers: BatchTiers) -> NDArray[np.uint8]:
-    """Cached rows, their slots, packed rows, copied rows, their originals; in whole pages."""
-    parts = (tiers.cached_rows, tiers.cached_slots, tiers.packed_rows, tiers.copied_rows,
-             tiers.copied_from)  # fmt: skip
-    words = sum(map(len, parts))
-    table = np.zeros(int(round_up(np.int64(4 * words))) // 4, "<u4")
-    np.concatenate(parts, out=table[:words])
-    return table.view(np.uint8)
-
-
-def round_up(count: Any) -> Any:
-    """To whole pages."""
-    return -(-count // PAGE_BYTES) * PAGE_BYTES
+    segments, places = facts["segments"], facts["first_id"]
+    return PackPlan(
+        index,
+        facts["row_bytes"],
+        facts["packed"],
+        None if segments is None else Segments.from_json(segments),
+        None if places is None else np.array(places, np.int64),
+        facts["pages"],
+    )

@@ -7,6 +7,7 @@ alone: nothing of it is kept.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +15,15 @@ from typing import Any
 
 import xxhash
 
+from outcrop.disk import Disk
 from outcrop.errors import BudgetError
 from outcrop.options import format_size, size_of_at_least
 from outcrop.pack.batched import pack_batched
-from outcrop.pack.chunks import PACK_VERSION, tidy_finished, write_pack
+from outcrop.pack.chunks import PACK_VERSION, Pack, tidy_finished, write_pack
+from outcrop.pack.pieces import Checksums
 from outcrop.pack.plan import PackPlan, load_plan, make_plan
+from outcrop.pack.search import PackedLists, search
+from outcrop.pack.segmented import make_segmented
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.sampler import SAMPLING_VERSION, Sampler, Sampling
 from outcrop.sample.seeds import SeedOrder, Task
@@ -26,6 +31,9 @@ from outcrop.sample.trace import TRACE_VERSION, Trace, TraceWriter
 from outcrop.store.derived import Layout
 from outcrop.store.store import GraphStore
 from outcrop.store.workdir import empty
+
+# Beside a plan with segments, while it is made: the plan without them.
+_WHOLE = "whole"
 
 
 @dataclass(frozen=True)
@@ -129,41 +137,105 @@ def prepare_pack(
 ) -> Layout:
     """The pack of a trace, found, made, or made to the end where an earlier call was killed.
 
-    `disk_bytes` is for the trace and the pack together: BudgetError where it does not suffice.
+    `disk_bytes` is for the trace and the pack together. Where it does not suffice for all rows of
+    all batches, batches share rows; BudgetError where that does not suffice either.
     """
+    making = _Making(store, spec, trace, memory_bytes, disk_bytes, progress)
+    if disk_bytes is None or not spec.packed:
+        return store.derived.get_or_build("pack", spec.pack_inputs, making.whole, resumable=True)
+    found = store.derived.find("pack", spec.pack_inputs)
+    if found is not None:
+        with Pack(store.disk, found.path) as pack:
+            if trace.bytes + pack.bytes <= disk_bytes:
+                return found
+        found.close()
+    inputs = {**spec.pack_inputs, "disk_bytes": disk_bytes}
+    known = found is not None or store.derived.begun("pack", inputs)
+    if not known and not store.derived.path("pack", inputs).exists():
+        try:
+            return store.derived.get_or_build(
+                "pack", spec.pack_inputs, making.whole, resumable=True
+            )
+        except _DiskTooSmallError:
+            pass  # for that; and what of it was made by an interrupted call is kept
+    return store.derived.get_or_build("pack", inputs, making.segmented, resumable=True)
 
-    def build(folder: Path) -> None:
+
+class _DiskTooSmallError(BudgetError):
+    """For a chunk of all its rows for each batch."""
+
+
+@dataclass(frozen=True)
+class _Making:
+    """Of one pack."""
+
+    store: GraphStore
+    spec: PackSpec
+    trace: Trace
+    memory_bytes: int
+    disk_bytes: int | None
+    progress: Progress
+
+    def whole(self, folder: Path) -> None:
+        """Every batch has a chunk of all its rows."""
         if tidy_finished(folder):
             return
         plan = load_plan(folder)
         if plan is None:
-            empty(folder)
-            plan = make_plan(
-                store.disk,
-                folder,
-                trace,
-                num_nodes=store.num_nodes,
-                row_bytes=store.encoding.row_bytes,
-                cache_rows=spec.cache_rows,
-                packed=spec.packed,
-                progress=progress,
-            )
-        check_disk(folder, plan, trace.bytes, disk_bytes)
-        write_pack(
-            store.disk,
+            plan = self._plan(folder)
+        check_disk(folder, plan, self.trace.bytes, self.disk_bytes)
+        self._write(folder, plan)
+
+    def segmented(self, folder: Path) -> None:
+        """Batches of a segment share rows."""
+        if tidy_finished(folder):
+            return
+        plan = load_plan(folder)
+        if plan is None:
+            plan = self._plan_segments(folder)
+        if (folder / _WHOLE).exists():  # the plan has reached the device
+            shutil.rmtree(folder / _WHOLE)
+        check_disk(folder, plan, self.trace.bytes, None)
+        self._write(folder, plan)
+
+    def _plan_segments(self, folder: Path) -> PackPlan:
+        store = self.store
+        beside = folder / _WHOLE
+        beside.mkdir(exist_ok=True)
+        whole = load_plan(beside)
+        if whole is None:
+            whole = self._plan(beside)
+        assert self.disk_bytes is not None
+        with PackedLists(store.disk, beside, whole, store.num_nodes) as lists:
+            chosen = search(lists, self.disk_bytes, self.trace.bytes, self.progress)
+            return make_segmented(store.disk, folder, beside, lists, chosen, self.progress)
+
+    def _plan(self, folder: Path) -> PackPlan:
+        empty(folder)
+        return make_plan(
+            self.store.disk,
             folder,
-            plan,
-            lambda disk, at, of: pack_batched(disk, at, store.features, of, memory_bytes, progress),
+            self.trace,
+            num_nodes=self.store.num_nodes,
+            row_bytes=self.store.encoding.row_bytes,
+            cache_rows=self.spec.cache_rows,
+            packed=self.spec.packed,
+            progress=self.progress,
         )
 
-    return store.derived.get_or_build("pack", spec.pack_inputs, build, resumable=True)
+    def _write(self, folder: Path, plan: PackPlan) -> None:
+        def fill(disk: Disk, at: Path, of: PackPlan) -> Checksums:
+            features = self.store.features
+            return pack_batched(disk, at, features, of, self.memory_bytes, self.progress)
+
+        write_pack(self.store.disk, folder, plan, fill, self.progress)
 
 
 def check_disk(folder: Path, plan: PackPlan, trace_bytes: int, disk_bytes: int | None) -> None:
     """BudgetError where the budget, or the file system, has no room for what is to be made."""
     needed = trace_bytes + plan.most_bytes
     if disk_bytes is not None and needed > disk_bytes:
-        raise BudgetError(
+        raise _DiskTooSmallError(
             f"disk={format_size(disk_bytes)} is too little: samples {format_size(trace_bytes)}, "
             f"packed rows {format_size(plan.chunk_bytes)}, tables "
             f"{format_size(plan.most_bytes - plan.chunk_bytes)}; the smallest that would do is "

@@ -6,6 +6,7 @@ import queue
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -26,8 +27,18 @@ from outcrop.store.store import FeatureRows
 _BLOCKS = 4
 
 
+@dataclass
+class TierBytes:
+    """Of the rows of some batches that were packed."""
+
+    wanted: int = 0
+    chunks: int = 0
+    """Read for them, by whole pages; and the same of segments."""
+    segments: int = 0
+
+
 class TieredRows:
-    """Rows that a cache has, from there; the others from packed chunks, or one by one.
+    """Rows that a cache has, from there; the others from chunks and segments, or one by one.
 
     Belongs to one run. `workers` threads may gather at a time, each with `threads` of its own.
     """
@@ -58,6 +69,7 @@ class TieredRows:
         self._free: queue.SimpleQueue[_core.RowAssembler] = queue.SimpleQueue()
         for assembler in self._assemblers:
             self._free.put(assembler)
+        self._read_bytes: queue.SimpleQueue[TierBytes] = queue.SimpleQueue()
 
     def gather(self, batch: Prepared) -> int:
         """A batch without a table -> rows that were cached."""
@@ -79,21 +91,38 @@ class TieredRows:
         """
         assert batch.x is not None
         table = pack.table(t)
+        read = TierBytes((len(table.packed_rows) + len(table.shared_rows)) * pack.row_bytes)
         with self._assembler() as assembler:
             if pack.packed:
                 stream = assembler.stream(table.packed_rows, batch.x)
                 blocks = pack.blocks(t)
                 for block in islice(blocks, 1):  # from now on, others are being read
                     stream.feed(block)
+                    read.chunks += len(block)
                 assembler.place(self._cache, table.cached_slots, table.cached_rows, batch.x)
                 for block in blocks:
                     stream.feed(block)
+                    read.chunks += len(block)
+                for shared in pack.shared_blocks(t, table):
+                    assembler.place_at(shared.data, shared.offsets, shared.rows, batch.x)
+                    read.segments += shared.read_bytes
+                self._read_bytes.put(read)
             else:
                 assembler.place(self._cache, table.cached_slots, table.cached_rows, batch.x)
                 rows = table.packed_rows
                 self._read(assembler, batch.n_id[rows], rows, batch.x)
             assembler.copy(table.copied_from, table.copied_rows, batch.x)
         return len(table.cached_rows)
+
+    def take_read_bytes(self) -> TierBytes:
+        """Of all batches since the last call."""
+        total = TierBytes()
+        while not self._read_bytes.empty():
+            read = self._read_bytes.get()
+            total.wanted += read.wanted
+            total.chunks += read.chunks
+            total.segments += read.segments
+        return total
 
     def _read(
         self, assembler: _core.RowAssembler, ids: Ids, rows: Rows, x: NDArray[np.float32]

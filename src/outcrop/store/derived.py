@@ -20,7 +20,7 @@ from typing import Any
 from outcrop.errors import CorruptError, LockedError, OptionError, StoreError
 from outcrop.store.format import DERIVED, LOCK, digest, read_manifest, seal, unseal
 from outcrop.store.locks import DirectoryLock, write_synced
-from outcrop.store.workdir import WorkDirectory, leftovers
+from outcrop.store.workdir import WorkDirectory, leftovers, work_path
 
 _RECORD = "layout.json"
 _SCRATCH = "scratch-"
@@ -77,6 +77,10 @@ class DerivedLayouts:
             return Layout(self.path(kind, inputs))
         except FileNotFoundError:
             return None
+
+    def begun(self, kind: str, inputs: Mapping[str, Any]) -> bool:
+        """Whether somebody is making the layout, or was interrupted."""
+        return work_path(self.path(kind, inputs)).exists()
 
     def get_or_build(
         self,

@@ -26,7 +26,7 @@ class WorkDirectory:
         """StoreError where `final` exists; LockedError where another process is making it."""
         self._resumable = resumable
         self.final = final.absolute()
-        self.path = self.final.parent / f"{_PREFIX}{self.final.name}{_SUFFIX}"
+        self.path = work_path(self.final)
         self._refuse_existing()
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock: DirectoryLock | None
@@ -84,6 +84,11 @@ class WorkDirectory:
             self._leave()
         else:
             self.abandon()
+
+
+def work_path(final: Path) -> Path:
+    """Where what will have this name is made."""
+    return final.parent / f"{_PREFIX}{final.name}{_SUFFIX}"
 
 
 def leftovers(parent: Path) -> list[Path]:

@@ -87,6 +87,10 @@ class RunTimes:
     events: list[Event] = field(default_factory=list)
     hits: dict[str, int] = field(default_factory=dict)
     """Rows found in memory, by tier; a strategy with tiers counts them."""
+    tier_bytes: dict[str, int] = field(default_factory=dict)
+    """Read for rows, by tier; a strategy with tiers on disk counts them."""
+    padding_bytes: int = 0
+    """Of those, bytes of pages that belong to no row that was wanted."""
     _pipeline: Pipeline | None = field(default=None, init=False, repr=False)
     """The one that runs now."""
 

@@ -27,6 +27,8 @@ from outcrop.pack.chunks import Pack, block_bytes
 from outcrop.pack.plan import ROW
 from outcrop.pack.prepare import PackSpec, SamplesSpec, prepare_pack, prepare_trace
 from outcrop.pack.rows import TieredRows, verify_rows
+from outcrop.pack.shared import shared_memory_bytes
+from outcrop.pack.sharing import segment_facts, sharing_bytes
 from outcrop.parallel import cpu_count
 from outcrop.pipeline import Pipeline, Stage
 from outcrop.sample.imported import ImportedSamples, find_samples, open_samples
@@ -172,7 +174,7 @@ class DiskGNN(Strategy):
     @property
     def facts(self) -> dict[str, Any]:
         spec, pack = self._spec, self._pack
-        cached, packed = (0, 0) if pack is None else (int(c.sum()) for c in pack.counts)
+        cached, packed, shared = (0, 0, 0) if pack is None else (int(c.sum()) for c in pack.counts)
         return {
             "distinct_epochs": spec.epochs,
             "cycle": self._options.cycle,
@@ -184,6 +186,8 @@ class DiskGNN(Strategy):
             "cache_rows": 0 if pack is None else len(pack.cached),
             "rows_cached": cached,
             "rows_packed": packed if spec.packed else 0,
+            "rows_shared": shared,
+            **({} if pack is None else segment_facts(pack)),
         }
 
     # Batches
@@ -218,6 +222,7 @@ class DiskGNN(Strategy):
             results.close()  # type: ignore[attr-defined]
             if run.hits:
                 times.hit(CPU_CACHE, sum(run.hits))
+            run.count_read_bytes()
 
     def close(self) -> None:
         self._opened.close()
@@ -279,7 +284,11 @@ class _Sizes:
         if not self.row_bytes:
             return 0
         nodes = self._means.sizes.nodes
-        return block_bytes(nodes * self.row_bytes) + (8 + _LOOKUP_BYTES) * nodes
+        table = 8 * nodes
+        own = block_bytes(nodes * self.row_bytes) + _LOOKUP_BYTES * nodes
+        if self._means.disk_bytes is None:
+            return own + table
+        return max(own, shared_memory_bytes(nodes, self.row_bytes)) + table
 
     @property
     def _raw(self) -> bool:
@@ -318,12 +327,15 @@ class _Sizes:
         sizes = self._means.sizes
         if not self.row_bytes:
             return self.sampling_bytes
+        segments = 0
+        if self._means.disk_bytes is not None:  # then batches may have to share rows
+            segments = sharing_bytes(self._means.store, self._batches, sizes.nodes)
         tiers = tiers_bytes(
             self._means.store.num_nodes, self._batches, sizes.nodes, self.cache_rows
         )
         planning = tiers + 8 * sizes.nodes + 4 * WRITE_BUFFER_BYTES
         packing = PackMemory.least_bytes(self.row_bytes, self._means.store.num_nodes)
-        return max(self.sampling_bytes, planning, packing)
+        return max(self.sampling_bytes, planning, packing, segments)
 
 
 def _samples_for(means: Means) -> ImportedSamples:
@@ -459,6 +471,14 @@ class _Run:
         if self._verify:
             verify_rows(batch, self._store.features)
         return item
+
+    def count_read_bytes(self) -> None:
+        if self._rows is None:
+            return
+        read = self._rows.take_read_bytes()
+        if read.chunks or read.segments:
+            self._times.tier_bytes = {"chunks": read.chunks, "segments": read.segments}
+            self._times.padding_bytes = read.chunks + read.segments - read.wanted
 
     def _cancel(self) -> None:
         self._sampler.cancel()
