@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import json
 import os
 import random
 import shutil
@@ -22,7 +23,7 @@ from outcrop.cache.neighbor import NeighborCache
 from outcrop.disk import Recycled
 from outcrop.errors import BudgetError, CorruptError, OptionError, WriteError
 from outcrop.loader import NeighborLoader, ShaDowLoader
-from outcrop.options import DiskOptions, Faults
+from outcrop.options import DiskOptions, Faults, parse_size
 from outcrop.sample.sampler import Sampler
 from outcrop.store.locks import DirectoryLock
 from outcrop.store.store import GraphStore
@@ -34,6 +35,8 @@ from tests.conftest import SOAK
 from tests.stores import make_random_store, smallest_memory
 
 BASE: dict[str, Any] = {"num_neighbors": [4, 3], "input_nodes": "train", "batch_size": 25}
+# Of the small store
+SMALL: dict[str, Any] = {**BASE, "num_neighbors": [4, 4]}
 VARIANTS = [
     "diskgnn:distinct_epochs=2",
     "diskgnn:distinct_epochs=2:packing=false",
@@ -53,6 +56,21 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("diskgnn") / "g.outcrop"
     make_random_store(path, 2000, 12_000, dim=100, train=203).close()
     return path
+
+
+@pytest.fixture(scope="module")
+def small_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A graph of which batches have two thirds, again and again."""
+    path = tmp_path_factory.mktemp("small") / "g.outcrop"
+    make_random_store(path, 2000, 8000, dim=300, train=103).close()
+    return path
+
+
+@pytest.fixture
+def small(small_path: Path) -> Iterator[GraphStore]:
+    with GraphStore(small_path) as opened:
+        yield opened
+    shutil.rmtree(small_path / "derived", ignore_errors=True)
 
 
 @pytest.fixture
@@ -287,16 +305,118 @@ def test_closing_frees_the_cache_without_garbage_collection(
 # Disk
 
 
-def test_a_disk_budget_is_kept_or_refused_with_what_would_do(store: GraphStore) -> None:
+@pytest.mark.parametrize("packing", [True, False])
+def test_a_disk_budget_is_kept_or_refused_with_what_would_do(
+    store: GraphStore, packing: bool
+) -> None:
+    strategy = f"diskgnn:cpu_cache=false:packing={packing}".lower()
     with pytest.raises(BudgetError, match=r"disk=10.0 kB is too little: the samples alone"):
-        loader(store, "diskgnn:cpu_cache=false", disk="10kB")
+        loader(store, strategy, disk="10kB")
     with pytest.raises(BudgetError, match="packed rows") as refused:
-        loader(store, "diskgnn:cpu_cache=false", disk="200kB")
+        loader(store, strategy, disk="80kB")
     assert derived(store, "pack") == [] and list(store.path.glob("derived/.pack*")) == []
     least = str(refused.value).rsplit(" ", 1)[1]
-    made = loader(store, "diskgnn:cpu_cache=false", disk=least)
+    made = loader(store, strategy, disk=least)
     assert len(list(made)) == 9
     made.close()
+    layouts = [*derived(store, "pack"), *derived(store, "trace")]
+    used = sum(p.stat().st_blocks * 512 for layout in layouts for p in layout.iterdir())
+    assert used <= parse_size(least) + 10 * 4096  # headers and indexes
+
+
+def disk_of(store: GraphStore, times: float) -> str:
+    """As many times the features."""
+    return str(int(times * store.array_bytes("features")))
+
+
+# All rows of all batches take 5.7 times the features.
+@pytest.mark.parametrize("times", [1, 3, 10])
+@pytest.mark.parametrize(
+    ("budget", "options"),
+    [
+        ("least", ":cpu_cache=false"),
+        ("1GB", ":cpu_cache=false:pipeline=off"),
+        ("40MB", ":cache_share=0.01:verify_rows=true"),
+    ],
+)
+def test_any_disk_budget_gives_the_reference_batches(
+    small: GraphStore, times: int, budget: str, options: str
+) -> None:
+    strategy = f"diskgnn:distinct_epochs=8{options}"
+    more = {**SMALL, "disk": disk_of(small, times)}
+    check(small, strategy, budget, epochs=9, shuffle=True, **more)
+    [pack] = derived(small, "pack")
+    segments = json.loads((pack / "pack.json").read_bytes())["segments"]
+    assert (segments is None) == (times == 10)
+
+
+def test_the_record_has_what_is_read_of_segments_as_it_was_predicted(small: GraphStore) -> None:
+    with GraphStore(small.path, DiskOptions(gap_bytes=0)) as store:
+        made = loader(store, "diskgnn:cpu_cache=false", epochs=8, **SMALL, disk=disk_of(store, 1))
+        for epoch in range(8):
+            list(made.epoch(epoch))
+        made.close()
+    plan, epochs = made.record.plan, made.record.epochs
+    assert plan["segment_batches"] > 1 and plan["segment_above"] >= 1
+    assert plan["rows_shared"] > 0 and plan["segment_bytes"] > 0
+    read = sum(epoch.tier_bytes["chunks"] + epoch.tier_bytes["segments"] for epoch in epochs)
+    assert read == plan["predicted_bytes"]
+    wanted = (plan["rows_packed"] + plan["rows_shared"]) * small.encoding.row_bytes
+    assert plan["predicted_amplification"] == read / wanted
+    # The engine read just these pages, samples and tables.
+    beside = sum(epoch.bytes_read for epoch in epochs) - read
+    assert 0 < beside <= plan["trace_bytes"] + plan["pack_bytes"] - plan["segment_bytes"]
+    padding = sum(epoch.bytes_read - epoch.bytes_wanted for epoch in epochs)
+    assert padding == pytest.approx(read - wanted, rel=0.1)
+
+
+def test_a_pack_of_all_rows_is_used_where_it_fits_and_found_again_without_a_budget(
+    small: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"strategy": "diskgnn:cpu_cache=false", "epochs": 8, **SMALL}
+    loader(small, **options, disk=disk_of(small, 10)).close()
+    [whole] = derived(small, "pack")
+    loader(small, **options).close()
+    assert derived(small, "pack") == [whole]
+    loader(small, **options, disk=disk_of(small, 2)).close()
+    assert len(derived(small, "pack")) == 2
+    monkeypatch.setattr("outcrop.pack.prepare.make_plan", None)
+    for times in (2, 9):
+        loader(small, **options, disk=disk_of(small, times)).close()
+    assert len(derived(small, "pack")) == 2
+
+
+def test_a_flipped_byte_of_a_segment_is_named_with_what_to_do(small: GraphStore) -> None:
+    made = loader(small, "diskgnn:cpu_cache=false", epochs=8, **SMALL, disk=disk_of(small, 2))
+    [pack] = derived(small, "pack")
+    segments = json.loads((pack / "pack.json").read_bytes())["segments"]
+    with (pack / "chunks.bin").open("r+b") as file:
+        file.seek(segments["first"])
+        byte = file.read(1)
+        file.seek(segments["first"])
+        file.write(bytes([byte[0] ^ 1]))
+    with pytest.raises(CorruptError, match=r"chunks\.bin: batch \d+: .*segment .*remove .*pack-"):
+        for epoch in range(8):
+            list(made.epoch(epoch))
+    made.close()
+
+
+def test_a_drive_that_fills_up_or_fails_while_rows_are_shared(small_path: Path) -> None:
+    seen = 0
+    for fault, code in (("fail_write_at", errno.ENOSPC), ("fail_read_at", errno.EIO)):
+        for at in range(1, 200, 23):
+            faults = Faults(error=code, fail_count=1, **{fault: at})  # type: ignore[arg-type]
+            with GraphStore(small_path, DiskOptions(faults=faults)) as store:
+                try:
+                    loader(
+                        store, "diskgnn:cpu_cache=false", epochs=8, **SMALL, disk=disk_of(store, 1)
+                    ).close()
+                except OSError as error:
+                    assert error.errno == code
+                    assert list(small_path.glob("derived/.*.building")) == []
+                    seen += 1
+            shutil.rmtree(small_path / "derived", ignore_errors=True)
+    assert seen > 8
 
 
 def test_a_file_system_without_room_is_refused_before_anything_is_packed(
@@ -430,12 +550,12 @@ PREPARES = """
     left = int(sys.argv[2])
 
     def dying(call):
-        def counted(*args):
+        def counted(*args, **options):
             global left
             left -= 1
             if left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
-            return call(*args)
+            return call(*args, **options)
         return counted
 
     for owner, name in ((File, "start_write_extents"), (File, "sync"), (os, "rename"),
@@ -447,20 +567,26 @@ PREPARES = """
     spec = prepare.PackSpec(Sampling.of([4, 3]), seeds, epochs=8, cache_rows=0)
     sampler = Sampler(spec.sampling, mapped_topology(store), 0)
     trace = Trace(store.disk, prepare.prepare_trace(store, spec, sampler).path)
-    prepare.prepare_pack(store, spec, trace, 12_000_000)
+    prepare.prepare_pack(store, spec, trace, 12_000_000, *map(int, sys.argv[3:]))
     print("calls", int(sys.argv[2]) - left)
 """
 
 
-def prepare_and_die(store: GraphStore, at: int) -> subprocess.CompletedProcess[str]:
+def prepare_and_die(store: GraphStore, at: int, *disk: str) -> subprocess.CompletedProcess[str]:
     """Prepares in a process that is killed at its n-th write, sync or rename."""
     program = textwrap.dedent(PREPARES)
-    command = [sys.executable, "-c", program, str(store.path), str(at)]
+    command = [sys.executable, "-c", program, str(store.path), str(at), *disk]
     return subprocess.run(command, capture_output=True, text=True)
 
 
-def test_a_preparation_that_is_killed_again_and_again_ends_well(store: GraphStore) -> None:
-    whole = prepare_and_die(store, 10**6)
+@pytest.mark.parametrize(
+    "times", [None, pytest.param(4, marks=pytest.mark.soak)]
+)  # of the features, on disk: rows are shared
+def test_a_preparation_that_is_killed_again_and_again_ends_well(
+    store: GraphStore, times: float | None
+) -> None:
+    disk = [] if times is None else [disk_of(store, times)]
+    whole = prepare_and_die(store, 10**6, *disk)
     assert whole.returncode == 0, whole.stderr
     calls = int(whole.stdout.split()[1])
     expected = {p.name: p.read_bytes() for p in derived(store, "pack")[0].iterdir()}
@@ -468,12 +594,12 @@ def test_a_preparation_that_is_killed_again_and_again_ends_well(store: GraphStor
     rng = random.Random(5)
     resumed = 0
     for _ in range(60 if SOAK else 8):
-        done = prepare_and_die(store, rng.randrange(1, calls // 3))
+        done = prepare_and_die(store, rng.randrange(1, calls // 3), *disk)
         resumed += bool(list(store.path.glob("derived/.pack-*/progress.bin")))
         if done.returncode == 0:
             break
         assert done.returncode == -signal.SIGKILL, done.stderr
-    done = prepare_and_die(store, 10**6)
+    done = prepare_and_die(store, 10**6, *disk)
     assert done.returncode == 0, done.stderr
     assert resumed
     assert list(store.path.glob("derived/.*.building")) == []
@@ -482,7 +608,7 @@ def test_a_preparation_that_is_killed_again_and_again_ends_well(store: GraphStor
     strategy = "diskgnn:distinct_epochs=8:cpu_cache=false:verify_rows=true"
     found = []
     for name in ("memory", strategy):
-        made = loader(store, name, memory="60MB")
+        made = loader(store, name, memory="60MB", disk=disk[0] if disk else None)
         found.append([all_contents(made.epoch(e)) for e in range(8)])
         made.close()
     assert found[0] == found[1]

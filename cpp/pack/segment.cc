@@ -19,6 +19,13 @@ uint64_t Mixed(uint64_t value) {
 
 uint64_t HashOf(uint32_t hash, uint32_t batch) { return Mixed((uint64_t{hash} << 32) | batch); }
 
+// The place of a word in the reflected Gray code, in which neighbours differ in one bit: where the
+// set of batches changes from one row to the next, it changes by less than in order of numbers.
+uint64_t GrayRank(uint64_t word) {
+  for (int shift = 1; shift < 64; shift *= 2) word ^= word >> shift;
+  return word;
+}
+
 }  // namespace
 
 Segment::Segment(int64_t num_nodes, int64_t expected, Order order, uint32_t hashes)
@@ -96,7 +103,9 @@ size_t Segment::Share(uint32_t above) {
   size_t shared = 0;
   for (size_t i = 0; i < rows_.size(); ++i) {
     if (rows_[i].count() > above) {
-      rows_[shared++] = rows_[i];
+      rows_[shared] = rows_[i];
+      if (order_ == Order::kSet) rows_[shared].key = GrayRank(rows_[i].key);
+      ++shared;
     } else {
       places_.Erase(rows_[i].node());
     }

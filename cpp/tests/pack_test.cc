@@ -10,7 +10,9 @@
 
 #include "cache/tiers.h"
 #include "gather/assemble.h"
+#include "pack/pages.h"
 #include "pack/scatter.h"
+#include "pack/segment.h"
 
 namespace outcrop {
 namespace {
@@ -191,6 +193,72 @@ TEST_CASE("the hottest nodes are the same from a dense table and from a hash tab
     CHECK(std::equal(left.data(), left.data() + left.size(), right.data()));
     CHECK(std::is_sorted(left.data(), left.data() + left.size()));
   }
+}
+
+TEST_CASE("a segment has the rows of several batches, each once, and batches find them") {
+  using pack::Order;
+  for (const Order order : {Order::kId, Order::kSet, Order::kMinHash, Order::kPrinted}) {
+    std::mt19937 random(7);
+    pack::Segment segment(500, 100, order, 3);
+    for (int round = 0; round < 2; ++round) {
+      std::vector<std::vector<int64_t>> batches(9);
+      std::map<int64_t, uint32_t> wanted;
+      for (uint32_t t = 0; t < batches.size(); ++t) {
+        for (int64_t node = 0; node < 500; ++node) {
+          if (random() % 6 != 0) continue;
+          batches[t].push_back(node);
+          ++wanted[node];
+        }
+        segment.Add(t, batches[t]);
+      }
+      std::vector<uint64_t> having(4);
+      segment.Count(having);
+      CHECK(having[0] == 0);
+      CHECK(having[1] + having[2] + having[3] == wanted.size());
+      CHECK(having[3] == static_cast<size_t>(std::count_if(wanted.begin(), wanted.end(),
+                                                           [](auto& w) { return w.second >= 3; })));
+      const size_t rows = segment.Share(1);
+      CHECK(rows == having[2] + having[3]);
+      std::vector<int64_t> nodes(rows), at(rows);
+      std::vector<uint32_t> places(rows);
+      segment.Bucket(0, rows, nodes, places);
+      CHECK(std::is_sorted(nodes.begin(), nodes.end()));
+      for (size_t i = 0; i < rows; ++i) at[places[i]] = nodes[i];
+      for (const auto& batch : batches) {
+        segment.Split(batch);
+        CHECK(segment.own().size() + segment.shared().size() == batch.size());
+        CHECK(std::is_sorted(segment.positions().begin(), segment.positions().end()));
+        for (const uint32_t i : segment.own()) CHECK(wanted[batch[i]] == 1);
+        for (size_t i = 0; i < segment.shared().size(); ++i) {
+          CHECK(at[segment.positions()[i]] == batch[segment.shared()[i]]);
+        }
+      }
+      segment.Clear();
+    }
+  }
+}
+
+TEST_CASE("pairs of units say how many rows segments of any length have") {
+  pack::ReusePairs pairs(10, 10, 3);
+  pairs.Add(0, std::vector<int64_t>{1, 2, 3});
+  pairs.Add(0, std::vector<int64_t>{3, 4});
+  pairs.Add(1, std::vector<int64_t>{4, 5});
+  pairs.Add(2, std::vector<int64_t>{1, 4, 9});
+  const std::vector<uint64_t> expected{1, 1, 1, 0, 0, 1, 0, 0, 0};
+  CHECK(std::equal(expected.begin(), expected.end(), pairs.pairs().begin()));
+}
+
+TEST_CASE("checksums of pages are XXH64, and add up in any order") {
+  const Bytes zeros(disk::kPageBytes);
+  CHECK(pack::PageChecksum(zeros, 0) == 0xac869b6f32d8bbdb);
+  CHECK(pack::PageChecksum(zeros, 5) == 0x39258435aa12414);
+  const Bytes pages = RandomBytes(3 * disk::kPageBytes, 1);
+  std::vector<uint64_t> each(3);
+  pack::ChecksumPages(pages, 4, each);
+  const std::vector<int64_t> first{4}, count{3};
+  CHECK(pack::SumOfPages(pages, first, count) == each[0] + each[1] + each[2]);
+  const std::vector<int64_t> firsts{5, 4, 6}, ones{1, 1, 1};
+  CHECK(pack::SumOfPages(pages, firsts, ones) != each[0] + each[1] + each[2]);
 }
 
 }  // namespace

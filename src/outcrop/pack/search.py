@@ -3,7 +3,8 @@
 The paper's heuristic: a row that more than m = 1 batches of a segment want is stored once for it,
 and segments are as short as the disk allows; short ones read less for it. What disk is left then
 goes to a larger m. How many rows segments of any length have is known from one pass over the lists
-of rows, so only lengths that may fit are looked at. `brute_force` looks at all, for comparison.
+of rows, so only lengths that may fit are looked at. `brute_force` chooses among all, for
+comparison.
 """
 
 from __future__ import annotations
@@ -30,10 +31,9 @@ from outcrop.sample.seeds import Ids
 
 # More copies of a row in the chunks of one segment are not thought of.
 MOST_ABOVE = 64
-# Where there are more batches, lengths are multiples of a unit, so that pairs of units, and sums of
-# them, take no more memory than this.
+# Where there are more batches, lengths are multiples of a unit: pairs of units take 8 MiB at most,
+# and sums of them as much.
 _MOST_UNITS = 1024
-PAIRS_BYTES = 2 * 8 * (_MOST_UNITS + 1) ** 2
 # The exact set of batches is a word; beyond it there are hashes of it.
 _MOST_IN_SET = 64
 _HASHES = 4
@@ -186,14 +186,17 @@ def search(
             ]
             return measured.plan(fitting[-1])
     batches, _ = min(lengths, key=lambda length: length[1])
-    needed = other_bytes + measure(lists, batches, progress).most_bytes(1)
-    whole = other_bytes + lists.plan.most_bytes
+    whole, shared = lists.plan.most_bytes, measure(lists, batches, progress).most_bytes(1)
     raise BudgetError(
         f"disk={format_size(disk_bytes)} is too little: samples {format_size(other_bytes)}; packed "
-        f"rows and tables take {format_size(whole - other_bytes)}, or "
-        f"{format_size(needed - other_bytes)} where batches share them; the smallest that would do "
-        f"is {size_of_at_least(needed)}"
+        f"rows and tables take {format_size(whole)}, or {format_size(shared)} where batches share "
+        f"rows; the smallest that would do is {size_of_at_least(other_bytes + min(whole, shared))}"
     )
+
+
+def pairs_bytes(batches: int) -> int:
+    """Memory that comparing so many batches takes beside a table of nodes."""
+    return 2 * 8 * (min(batches, _MOST_UNITS) + 1) ** 2
 
 
 def _lengths(lists: PackedLists, progress: Progress) -> list[tuple[int, int]]:
@@ -226,37 +229,50 @@ def _lengths(lists: PackedLists, progress: Progress) -> list[tuple[int, int]]:
     return found or [(1, plan.most_bytes)]
 
 
-def count_segment_pages(lists: PackedLists, batches: int, above: int, order: Order) -> int:
-    """That all batches read together of segments of this kind; nothing is written."""
+def segment_pages(lists: PackedLists, batches: int, above: int, order: Order) -> Ids:
+    """How many pages each batch reads of its segment; nothing is written."""
     segment = order.segment(lists.num_nodes, lists.most_distinct(batches))
-    pages = 0
+    pages = np.zeros(len(lists), np.int64)
     for first, last in lists.segments(batches):
         for t, nodes in enumerate(lists.scan(first, last)):
             segment.add(t, nodes)
         segment.share(above)
-        for nodes in lists.scan(first, last):
+        for t, nodes in enumerate(lists.scan(first, last), first):
             segment.split(nodes)
-            pages += count_pages(segment.positions, lists.plan.row_bytes)
+            pages[t] = count_pages(segment.positions, lists.plan.row_bytes)
         segment.clear()
     return pages
 
 
-def brute_force(
-    lists: PackedLists,
-    disk_bytes: int,
-    other_bytes: int,
-    lengths: Iterable[int],
-    thresholds: Iterable[int],
-) -> tuple[int, int, Predicted] | None:
-    """Of all lengths and thresholds that fit, those with the least I/O; None where none fits."""
-    best: tuple[int, int, Predicted] | None = None
+@dataclass(frozen=True)
+class Candidate:
+    """Segments of one kind: what they take on disk, and what is read."""
+
+    batches: int
+    above: int
+    most_bytes: int
+    predicted: Predicted
+
+
+def candidates(
+    lists: PackedLists, room: int, lengths: Iterable[int], thresholds: Iterable[int]
+) -> Iterator[Candidate]:
+    """All that fit into `room` bytes on disk, one by one: the paper's brute force, less its choice.
+
+    For comparison: each takes two passes over the lists, and a sort.
+    """
+    thresholds = list(thresholds)
     for batches in lengths:
         measured = measure(lists, batches)
         for above in thresholds:
-            if above > measured.most_above or measured.most_bytes(above) > disk_bytes - other_bytes:
+            needed = measured.most_bytes(above)
+            if above > measured.most_above or needed > room:
                 continue
-            pages = count_segment_pages(lists, batches, above, Order.best(batches))
-            found = predict(replace(measured.plan(above), pages=pages))
-            if best is None or found.bytes < best[2].bytes:
-                best = batches, above, found
-    return best
+            pages = segment_pages(lists, batches, above, Order.best(batches))
+            plan = replace(measured.plan(above), pages=int(pages.sum()))
+            yield Candidate(batches, above, needed, predict(plan))
+
+
+def brute_force(found: Iterable[Candidate]) -> Candidate | None:
+    """The one of which the least is read."""
+    return min(found, key=lambda candidate: candidate.predicted.bytes, default=None)

@@ -6,7 +6,7 @@ from typing import Any
 
 from outcrop import _core
 from outcrop.pack.chunks import Pack
-from outcrop.pack.search import MOST_ABOVE, PAIRS_BYTES
+from outcrop.pack.search import MOST_ABOVE, pairs_bytes
 from outcrop.pack.segments import bucket_memory_bytes
 from outcrop.store.arrays import READ_BLOCK_BYTES, WRITE_BUFFER_BYTES
 from outcrop.store.store import GraphStore
@@ -21,7 +21,7 @@ def sharing_bytes(store: GraphStore, batches: int, batch_nodes: int) -> int:
     lists = (2 * 8 + 2 * 12 + 5 * 8) * batch_nodes
     planning = (
         _core.segment_bytes(store.num_nodes, distinct)
-        + max(PAIRS_BYTES, 6 * WRITE_BUFFER_BYTES)
+        + max(pairs_bytes(batches), 6 * WRITE_BUFFER_BYTES)
         + counts
         + lists
     )
