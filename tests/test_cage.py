@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -20,11 +22,11 @@ PROGRAM = """
     import sys
     from outcrop.loader import NeighborLoader
     from outcrop.strategies import STRATEGIES
-    store, strategy, memory = sys.argv[1:]
+    store, strategy, memory, *disk = sys.argv[1:]
     if strategy == "nothing":
         sys.exit()
     loader = NeighborLoader(store, [10, 10], "train", batch_size=500, shuffle=True,
-                            strategy=strategy, memory=memory)
+                            strategy=strategy, memory=memory, disk=disk[0] if disk else None)
     total = 0
     for epoch in range(2):
         for batch in loader:
@@ -44,8 +46,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def command(path: Path, strategy: str, memory: str) -> list[str]:
-    return [sys.executable, "-c", textwrap.dedent(PROGRAM), str(path), strategy, memory]
+def command(path: Path, strategy: str, memory: str, *disk: str) -> list[str]:
+    return [sys.executable, "-c", textwrap.dedent(PROGRAM), str(path), strategy, memory, *disk]
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +68,20 @@ def test_every_strategy_stays_within_budget_and_overhead(path: Path, overhead_by
         assert caged.returncode == 0, f"{strategy}: {caged.output}"
         totals.add(caged.output)
     assert len(totals) == 1, "and the batches are the same"
+
+
+@pytest.mark.soak
+def test_sharing_rows_on_disk_stays_within_budget_and_overhead(
+    path: Path, overhead_bytes: int
+) -> None:
+    memory = 60_000_000
+    limit_bytes = memory + overhead_bytes + SLACK_BYTES
+    shutil.rmtree(path / "derived", ignore_errors=True)
+    strategy = "diskgnn:distinct_epochs=5:cpu_cache=false"
+    caged = run_caged(command(path, strategy, str(memory), "160MB"), limit_bytes)
+    assert caged.returncode == 0, caged.output
+    [pack] = (path / "derived").glob("pack-*")
+    assert json.loads((pack / "pack.json").read_bytes())["segments"] is not None
 
 
 def test_a_budget_that_is_too_small_is_refused_before_anything_is_loaded(path: Path) -> None:

@@ -107,7 +107,7 @@ class Pack(AbstractContextManager["Pack"]):
         self.row_bytes: int = header["row_bytes"]
         self.packed: bool = header["packed"]
         """Whether batches have chunks."""
-        self.bytes: int = header["table_bytes"] + header["chunk_bytes"]
+        self.bytes = _bytes_of(header)
         segments = header["segments"]
         self.segments = None if segments is None else Segments.from_json(segments)
         """Where batches share rows; None where every batch has its own."""
@@ -194,6 +194,16 @@ class Pack(AbstractContextManager["Pack"]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def pack_bytes(folder: Path) -> int:
+    """Of a finished pack, on disk: tables, chunks and segments."""
+    return _bytes_of(_read_header(folder / _HEADER))
+
+
+def _bytes_of(header: dict[str, Any]) -> int:
+    total: int = header["table_bytes"] + header["chunk_bytes"]
+    return total
 
 
 def block_bytes(chunk_bytes: int) -> int:

@@ -16,10 +16,10 @@ from typing import Any
 import xxhash
 
 from outcrop.disk import Disk
-from outcrop.errors import BudgetError
+from outcrop.errors import BudgetError, CorruptError
 from outcrop.options import format_size, size_of_at_least
 from outcrop.pack.batched import pack_batched
-from outcrop.pack.chunks import PACK_VERSION, Pack, tidy_finished, write_pack
+from outcrop.pack.chunks import PACK_VERSION, pack_bytes, tidy_finished, write_pack
 from outcrop.pack.pieces import Checksums
 from outcrop.pack.plan import PackPlan, load_plan, make_plan
 from outcrop.pack.search import PackedLists, search
@@ -145,9 +145,8 @@ def prepare_pack(
         return store.derived.get_or_build("pack", spec.pack_inputs, making.whole, resumable=True)
     found = store.derived.find("pack", spec.pack_inputs)
     if found is not None:
-        with Pack(store.disk, found.path) as pack:
-            if trace.bytes + pack.bytes <= disk_bytes:
-                return found
+        if _fits(found, disk_bytes - trace.bytes):
+            return found
         found.close()
     inputs = {**spec.pack_inputs, "disk_bytes": disk_bytes}
     known = found is not None or store.derived.begun("pack", inputs)
@@ -159,6 +158,13 @@ def prepare_pack(
         except _DiskTooSmallError:
             pass  # for that; and what of it was made by an interrupted call is kept
     return store.derived.get_or_build("pack", inputs, making.segmented, resumable=True)
+
+
+def _fits(layout: Layout, room: int) -> bool:
+    try:
+        return pack_bytes(layout.path) <= room
+    except CorruptError:
+        return True  # whoever opens it says what to do
 
 
 class _DiskTooSmallError(BudgetError):

@@ -201,7 +201,7 @@ def pairs_bytes(batches: int) -> int:
 
 def _lengths(lists: PackedLists, progress: Progress) -> list[tuple[int, int]]:
     """Lengths of segments, ascending, each with the least that it can take where m is 1."""
-    unit = -(-len(lists) // _MOST_UNITS)
+    unit = max(1, -(-len(lists) // _MOST_UNITS))
     units = -(-len(lists) // unit)
     pairs = _core.ReusePairs(lists.num_nodes, lists.most_distinct(len(lists)), units)
     progress.stage("compare batches", len(lists), "batches")
