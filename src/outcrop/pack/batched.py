@@ -67,6 +67,14 @@ class PackMemory:
         return fixed + _open_bytes(partition, row_bytes, num_rows)
 
     @classmethod
+    def one_pass_bytes(cls, chunks: int, row_bytes: int, num_rows: int) -> int:
+        """With which all chunks are filled in about one pass over the features."""
+        partition = max(_LEAST_PARTITION_BYTES, row_bytes)
+        fixed = _fixed_bytes(partition, row_bytes, num_rows)
+        # An eighth goes to larger partitions.
+        return fixed + chunks * _open_bytes(partition, row_bytes, num_rows) * 8 // 7
+
+    @classmethod
     def divide(cls, memory_bytes: int, chunks: int, row_bytes: int, num_rows: int) -> PackMemory:
         """REQUIRES: memory_bytes >= least_bytes(row_bytes, num_rows)."""
         spare = memory_bytes - cls.least_bytes(row_bytes, num_rows)

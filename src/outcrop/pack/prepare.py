@@ -43,15 +43,19 @@ class PackSpec:
     sampling: Sampling
     seeds: SeedOrder
     epochs: int
-    """That are sampled: [0, epochs)."""
+    """That are sampled: the first ones, unless `first_epoch` says others."""
     cache_rows: int
     packed: bool = True
     """Whether rows that are not cached are packed."""
+    first_epoch: int | None = None
+    """Of a run that refreshes its samples: [first_epoch, first_epoch + epochs)."""
 
     @property
     def trace_inputs(self) -> dict[str, Any]:
         """All that the trace depends on, beside the store."""
+        generation = {} if self.first_epoch is None else {"first_epoch": self.first_epoch}
         return {
+            **generation,
             "version": TRACE_VERSION,
             "sampling_version": SAMPLING_VERSION,
             "sampler": self.sampling.kind,
@@ -72,7 +76,8 @@ class PackSpec:
         return {"version": PACK_VERSION, "trace": self.trace_inputs, **rows}
 
     def tasks(self) -> Iterator[Task]:
-        for epoch in range(self.epochs):
+        first = self.first_epoch or 0
+        for epoch in range(first, first + self.epochs):
             yield from self.seeds.tasks(epoch)
 
 

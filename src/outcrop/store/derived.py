@@ -82,6 +82,17 @@ class DerivedLayouts:
         """Whether somebody is making the layout, or was interrupted."""
         return work_path(self.path(kind, inputs)).exists()
 
+    def records(self, kind: str) -> list[tuple[Path, dict[str, Any]]]:
+        """All layouts of a kind, with their inputs; damaged ones are left out."""
+        found = []
+        for path in sorted(self._root.glob(f"{kind}-*")):
+            try:
+                with Layout(path) as layout:
+                    found.append((path, layout.record["inputs"]))
+            except (OSError, CorruptError):
+                continue
+        return found
+
     def get_or_build(
         self,
         kind: str,

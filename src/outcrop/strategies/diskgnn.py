@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -21,16 +22,18 @@ import numpy as np
 from outcrop import _core
 from outcrop.batch import Prepared
 from outcrop.cache.tiers import tiers_bytes
-from outcrop.errors import CorruptError, OptionError
+from outcrop.errors import BudgetError, CorruptError, OptionError, StoreError
 from outcrop.pack.batched import PackMemory
 from outcrop.pack.chunks import Pack, block_bytes
 from outcrop.pack.plan import ROW
 from outcrop.pack.prepare import PackSpec, SamplesSpec, prepare_pack, prepare_trace
+from outcrop.pack.refresh import Refresh, discard, left_by_others
 from outcrop.pack.rows import TieredRows, verify_rows
 from outcrop.pack.shared import shared_memory_bytes
 from outcrop.pack.sharing import segment_facts, sharing_bytes
 from outcrop.parallel import cpu_count
 from outcrop.pipeline import Pipeline, Stage
+from outcrop.progress import Progress
 from outcrop.sample.imported import ImportedSamples, find_samples, open_samples
 from outcrop.sample.sampler import Sampler, Subgraph
 from outcrop.sample.seeds import Task
@@ -40,7 +43,7 @@ from outcrop.store.derived import Layout
 from outcrop.store.store import GraphStore
 from outcrop.strategies.base import Job, Means, RunTimes, Strategy
 from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
-from outcrop.strategies.offline import offline_sampler, source_bytes
+from outcrop.strategies.offline import Source, offline_sampler, source_bytes
 
 # Chunks that are read at a time, where there is memory for their batches: while one is at its end,
 # the next keeps the drive busy.
@@ -48,6 +51,8 @@ _MOST_WORKERS = 2
 # What a batch without a table takes per node while its rows are looked up.
 _LOOKUP_BYTES = 32
 _CACHED_ID_BYTES = 8
+# Of the memory that is spare, the part that preparing beside training may take to be fast.
+_REFRESH_SHARE = 4
 CPU_CACHE = "cpu cache"
 GRAPH_LOAD = "graph load"
 
@@ -60,6 +65,8 @@ class DiskGNNOptions:
     """Epochs that are sampled ahead. None: all of the run where their number is known, else 1."""
     cycle: bool = False
     """Later epochs repeat the prepared batches, in another order, instead of being sampled."""
+    refresh: Literal["off", "background"] = "off"
+    """background: while the prepared epochs train, the next ones are prepared."""
     cpu_cache: bool = True
     cache_share: float = 1.0
     """Of the memory that is spare; the rest goes to more batches under way."""
@@ -82,6 +89,8 @@ class DiskGNNOptions:
             raise OptionError(
                 f"diskgnn: distinct_epochs must be at least 1 (got {self.distinct_epochs})"
             )
+        if self.refresh != "off" and (self.cycle or self.samples is not None):
+            raise OptionError("diskgnn: refresh=background never repeats: no cycle, no samples")
         if self.samples is not None and self.distinct_epochs is not None:
             raise OptionError("diskgnn: imported samples have their epochs: no distinct_epochs")
         if self.raw:
@@ -112,13 +121,20 @@ class DiskGNN(Strategy):
         self._job = job
         self._options: DiskGNNOptions = job.options
         sizes = _Sizes(job)
+        self._sizes = sizes
         self._spec = sizes.spec
         self._workers = sizes.workers
-        self._lists_bytes = job.prepare_bytes - sizes.sampling_bytes
         self._topology = mapped_topology(job.store)
         self._opened = ExitStack()
         self._layouts: list[Layout] = []
         self._pack: Pack | None = None
+        self._refresh: Refresh | None = None
+        self._runs = 0
+        self._used_up = False
+        self._failed: BaseException | None = None
+        if self._options.refresh == "background":
+            self._refresh = Refresh(self._prepare_next)
+            self._spec = self._left_by_a_killed_run()
         try:
             self._open(rows=bool(sizes.row_bytes))
         except BaseException:
@@ -126,18 +142,19 @@ class DiskGNN(Strategy):
             raise
 
     def _open(self, *, rows: bool) -> None:
-        job = self._job
         start = time.perf_counter()
-        layout = self._trace_layout()
-        self._layouts.append(self._opened.enter_context(layout))
+        self._open_trace(self._trace_layout())
         self._sample_seconds = time.perf_counter() - start
-        with self._advising():
-            self._trace = Trace(job.store.disk, layout.path)
-        self._opened.enter_context(self._trace)
         if rows:
             with self._advising():
                 self._open_pack()
         self._pack_seconds = time.perf_counter() - start - self._sample_seconds
+
+    def _open_trace(self, layout: Layout) -> None:
+        self._layouts.append(self._opened.enter_context(layout))
+        with self._advising():
+            self._trace = Trace(self._job.store.disk, layout.path)
+        self._opened.enter_context(self._trace)
 
     def _trace_layout(self) -> Layout:
         job = self._job
@@ -146,17 +163,113 @@ class DiskGNN(Strategy):
         found = job.store.derived.find("trace", self._spec.trace_inputs)
         if found is not None:
             return found
-        with offline_sampler(job, self._options.topology, self._lists_bytes) as sampler:
-            return prepare_trace(job.store, self._spec, sampler, job.disk_bytes, job.progress)
+        source = self._options.topology
+        lists_bytes = job.prepare_bytes - self._sizes.sampling_bytes(source)
+        with offline_sampler(job, source, lists_bytes) as sampler, self._two_generations():
+            return prepare_trace(
+                job.store, self._spec, sampler, self._sizes.disk_bytes, job.progress
+            )
 
     def _open_pack(self) -> None:
         job = self._job
-        layout = prepare_pack(
-            job.store, self._spec, self._trace, job.prepare_bytes, job.disk_bytes, job.progress
-        )
+        with self._two_generations():
+            layout = prepare_pack(
+                job.store,
+                self._spec,
+                self._trace,
+                job.prepare_bytes,
+                self._sizes.disk_bytes,
+                job.progress,
+            )
+        self._load_pack(layout)
+
+    def _load_pack(self, layout: Layout) -> None:
         self._layouts.append(self._opened.enter_context(layout))
-        self._pack = self._opened.enter_context(Pack(job.store.disk, layout.path))
+        self._pack = self._opened.enter_context(Pack(self._job.store.disk, layout.path))
         self._cache = self._pack.load_cache()
+
+    # The next epochs
+
+    def _left_by_a_killed_run(self) -> PackSpec:
+        """The first generation; or the first of those that are there, to go on with."""
+        generation, derived = self._sizes.generation, self._job.store.derived
+        left = left_by_others(self._job.store, generation(0))
+        begun = [
+            epoch
+            for epoch, paths in left.items()
+            if derived.path("trace", generation(epoch).trace_inputs) in paths
+        ]
+        start = min(begun, default=0)
+        for epoch, paths in left.items():
+            if epoch < start:  # its trace was removed, and then the run was killed
+                for path in paths:
+                    discard(path)
+        return generation(start)
+
+    def _prepare_next(self, spec: PackSpec, progress: Progress) -> list[Layout]:
+        """A generation, in memory of its own; on the refresh's thread."""
+        store, job = self._job.store, self._job
+        disk_bytes = self._sizes.disk_bytes
+        sampler = Sampler(job.sampling, self._topology, job.seed, MMAP_THREADS)
+        with ExitStack() as opened, self._two_generations():
+            layout = prepare_trace(store, spec, sampler, disk_bytes, progress)
+            layouts = [opened.enter_context(layout)]
+            if self._sizes.row_bytes:
+                memory = self._sizes.refresh_bytes
+                trace = Trace(store.disk, layout.path)
+                with trace:
+                    layouts.append(prepare_pack(store, spec, trace, memory, disk_bytes, progress))
+            opened.pop_all()
+            return layouts
+
+    def _renew(self, task: Task, times: RunTimes) -> None:
+        """Before a run that begins with this task: its generation, and the next one on its way."""
+        if self._refresh is None or not self._is_own(task):
+            return
+        if not self._covers(task.epoch):
+            if self._runs:  # others use what is here: these batches are sampled as they come
+                return
+            with times.measure("refresh"):
+                self._turn_to(self._refresh, self._sizes.generation(task.epoch))
+        following = (self._spec.first_epoch or 0) + self._spec.epochs
+        if self._job.epochs is None or following < self._job.epochs:
+            self._refresh.start(self._sizes.generation(following))
+
+    def _turn_to(self, refresh: Refresh, spec: PackSpec) -> None:
+        layouts = refresh.take(spec)
+        old = [layout.path for layout in self._layouts]
+        try:
+            # First: there is memory for one cache.
+            self._release()
+            self._spec, self._used_up = spec, False
+            self._open_trace(layouts[0])
+            with self._advising():
+                for layout in layouts[1:]:
+                    self._load_pack(layout)
+        except BaseException as error:
+            self._failed = error
+            raise
+        for path in old:
+            discard(path)
+
+    def _release(self) -> None:
+        """Lets go of the trace, the pack and the cache."""
+        self._opened.close()
+        self._opened, self._layouts = ExitStack(), []
+        self.__dict__.pop("_cache", None)  # not there where loading it failed
+        self._pack = None
+
+    @contextmanager
+    def _two_generations(self) -> Iterator[None]:
+        """Says what a disk budget is for where it is for two of them."""
+        try:
+            yield
+        except BudgetError as error:
+            if self._refresh is None:
+                raise
+            raise BudgetError(
+                f"of disk=, refresh=background gives each of two generations one half: {error}"
+            ) from error
 
     @contextmanager
     def _advising(self) -> Iterator[None]:
@@ -179,6 +292,7 @@ class DiskGNN(Strategy):
             "distinct_epochs": spec.epochs,
             "cycle": self._options.cycle,
             "samples": self._options.samples,
+            "refresh": self._options.refresh,
             "sample_seconds": self._sample_seconds,
             "pack_seconds": self._pack_seconds,
             "trace_bytes": self._trace.bytes,
@@ -194,17 +308,26 @@ class DiskGNN(Strategy):
 
     def place(self, task: Task) -> int | None:
         """Where the trace has the task's batch; None where it was not prepared."""
+        if not self._is_own(task):
+            return None
+        if self._covers(task.epoch):
+            epoch = task.epoch - (self._spec.first_epoch or 0)
+            return epoch * len(self._job.seeds) + task.batch
+        return self._cycled(task) if self._options.cycle or self._options.samples else None
+
+    def _is_own(self, task: Task) -> bool:
+        """Whether it is of the schedule that batches are prepared for, not of a sibling's."""
         seeds = self._job.seeds
         if task.stream != seeds.stream or task.batch >= len(seeds):
-            return None
+            return False
         own = seeds.task(task.epoch, task.batch)
-        if not np.array_equal(own.seeds, task.seeds) or not np.array_equal(
+        return np.array_equal(own.seeds, task.seeds) and np.array_equal(
             own.input_ids, task.input_ids
-        ):
-            return None  # of a sibling with other seeds
-        if task.epoch < self._spec.epochs:
-            return task.epoch * len(seeds) + task.batch
-        return self._cycled(task) if self._options.cycle or self._options.samples else None
+        )
+
+    def _covers(self, epoch: int) -> bool:
+        """Whether its batches are prepared."""
+        return 0 <= epoch - (self._spec.first_epoch or 0) < self._spec.epochs
 
     def _cycled(self, task: Task) -> int:
         """Of the epoch that is repeated, the batch that comes at this place of the new order."""
@@ -214,21 +337,43 @@ class DiskGNN(Strategy):
         return task.epoch % self._spec.epochs * batches + int(chosen[0])
 
     def batches(self, tasks: Iterable[Task], times: RunTimes) -> Iterator[Prepared]:
-        run = _Run(self, tasks, times)
+        if self._failed is not None:
+            raise StoreError(
+                "diskgnn: the next epochs could not be opened; make the loader again"
+            ) from self._failed
+        tasks = iter(tasks)
+        for first in tasks:
+            self._renew(first, times)
+            tasks = chain([first], tasks)
+            break
+        seen = _Last(tasks)
+        run = _Run(self, seen, times)
         results = run.piped() if self._options.pipeline == "on" else run.one_by_one()
+        self._runs += 1
         try:
             yield from results
+            self._used_up |= self._is_last(seen.task)
         finally:
+            self._runs -= 1
             results.close()  # type: ignore[attr-defined]
             if run.hits:
                 times.hit(CPU_CACHE, sum(run.hits))
             run.count_read_bytes()
 
+    def _is_last(self, task: Task | None) -> bool:
+        """Whether nothing that was prepared comes after it."""
+        last_epoch = (self._spec.first_epoch or 0) + self._spec.epochs - 1
+        last = (last_epoch, len(self._job.seeds) - 1)
+        return task is not None and self._is_own(task) and (task.epoch, task.batch) == last
+
     def close(self) -> None:
-        self._opened.close()
-        if self._pack is not None:
-            del self._cache
-            self._pack = None
+        layouts = self._layouts
+        if self._refresh is not None:
+            self._refresh.cancel()
+        self._release()
+        if self._refresh is not None and self._used_up:
+            for layout in layouts:
+                discard(layout.path)
         del self._topology
 
 
@@ -239,13 +384,17 @@ class _Sizes:
         store, options = means.store, means.options
         self._means = means
         self.row_bytes = store.encoding.row_bytes if store.has("features") else 0
-        epochs = options.distinct_epochs or max(1, means.epochs or 1)
+        # With the next ones on their way, one is enough.
+        known = 1 if options.refresh == "background" else means.epochs
+        epochs = options.distinct_epochs or max(1, known or 1)
         self._samples = None if options.samples is None else _samples_for(means)
         if self._samples is not None:
             epochs = self._samples.epochs
         self._batches = epochs * len(means.seeds)
         self.workers = 1
         per_row = self.row_bytes + _CACHED_ID_BYTES
+        self.cache_rows = min(store.num_nodes, means.spare_bytes // per_row)  # at most
+        self.refresh_bytes = self._refresh_bytes() if options.refresh == "background" else 0
         spare = max(0, means.spare_bytes - sum(self._fixed().values()))
         # Packs depend on the cache: its size must not depend on which engine there is.
         alike = max(0, spare + store.disk.memory_bytes - store.disk.most_memory_bytes)
@@ -261,11 +410,29 @@ class _Sizes:
             digest = self._samples.digest
             self.spec = SamplesSpec(**vars(self.spec), name=self._samples.name, digest=digest)
 
+    @property
+    def disk_bytes(self) -> int | None:
+        """Of one generation."""
+        given = self._means.disk_bytes
+        return given // 2 if given is not None and self.refresh_bytes else given
+
+    def generation(self, epoch: int) -> PackSpec:
+        """That has this epoch."""
+        count, of_run = self.spec.epochs, self._means.epochs
+        first = epoch // count * count
+        if of_run is not None and epoch < of_run:
+            count = min(count, of_run - first)
+        return replace(self.spec, first_epoch=first, epochs=count)
+
     def needs(self) -> dict[str, int]:
         resident = {**self._fixed(), CPU_CACHE: self.cache_bytes}
         # Preparation ends before there are batches and a cache, and uses their memory.
         beside = max(sum(resident.values()), self._means.spare_bytes)
-        missing = self._prepare_bytes() - beside - 2 * self._means.sizes.batch_bytes
+        missing = (
+            self._prepare_bytes(self._means.options.topology)
+            - beside
+            - 2 * self._means.sizes.batch_bytes
+        )
         return {**resident, "preparation": max(0, missing)}
 
     def _fixed(self) -> dict[str, int]:
@@ -276,7 +443,8 @@ class _Sizes:
             "sampler": sizes.scratch_bytes,
             "graphs": self._record_bytes() + 8 * self._seeds,
             "chunks": self.workers * self._worker_bytes(),
-            "indexes": self._batches * (80 + ROW.itemsize),
+            "indexes": (2 if self.refresh_bytes else 1) * self._batches * (80 + ROW.itemsize),
+            "refresh": self.refresh_bytes,
         }
 
     def _worker_bytes(self) -> int:
@@ -315,18 +483,26 @@ class _Sizes:
             num_edges=store.num_edges,
         )
 
-    @property
-    def sampling_bytes(self) -> int:
+    def sampling_bytes(self, source: Source) -> int:
         """The least that sampling ahead takes: the sampler, what it draws from, the writer."""
         own = self._means.sizes.scratch_bytes + self._record_bytes() * 5 // 4
-        source = source_bytes(self._means, self._means.options.topology)
-        return own + source + 2 * WRITE_BUFFER_BYTES
+        return own + source_bytes(self._means, source) + 2 * WRITE_BUFFER_BYTES
 
-    def _prepare_bytes(self) -> int:
+    def _refresh_bytes(self) -> int:
+        """What is kept for preparing beside training: for packing in one pass, if that is little
+        beside the cache; else the least."""
+        least = self._prepare_bytes("mmap")
+        if not self.row_bytes:
+            return least
+        chunks, rows = self._batches + 1, self._means.store.num_nodes
+        wanted = PackMemory.one_pass_bytes(chunks, self.row_bytes, rows)
+        return max(least, min(wanted, self._means.spare_bytes // _REFRESH_SHARE))
+
+    def _prepare_bytes(self, source: Source) -> int:
         """The most of any step of preparation."""
         sizes = self._means.sizes
         if not self.row_bytes:
-            return self.sampling_bytes
+            return self.sampling_bytes(source)
         segments = 0
         if self._means.disk_bytes is not None:  # then batches may have to share rows
             segments = sharing_bytes(self._means.store, self._batches, sizes.nodes)
@@ -335,7 +511,7 @@ class _Sizes:
         )
         planning = tiers + 8 * sizes.nodes + 4 * WRITE_BUFFER_BYTES
         packing = PackMemory.least_bytes(self.row_bytes, self._means.store.num_nodes)
-        return max(self.sampling_bytes, planning, packing, segments)
+        return max(self.sampling_bytes(source), planning, packing, segments)
 
 
 def _samples_for(means: Means) -> ImportedSamples:
@@ -371,6 +547,19 @@ def _without_edge_ids(subgraph: Subgraph) -> Subgraph:
     """As it came from someone who did not say which edges they are: -1 for each."""
     kept = {f.name: getattr(subgraph, f.name) for f in fields(Subgraph) if f.name != "edge_ids"}
     return Subgraph(**kept, edge_ids=np.full(len(subgraph.sources), -1))
+
+
+class _Last:
+    """Tasks; knows the last one that was taken."""
+
+    def __init__(self, tasks: Iterator[Task]) -> None:
+        self._tasks = tasks
+        self.task: Task | None = None
+
+    def __iter__(self) -> Iterator[Task]:
+        for task in self._tasks:
+            self.task = task
+            yield task
 
 
 class _Run:
