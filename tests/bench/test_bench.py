@@ -114,6 +114,7 @@ def test_the_command_compares_and_checks(
     rows = {row["name"]: row for row in summary["rows"]}
     assert rows["memory"]["status"] == rows["direct"]["status"] == "measured"
     assert rows["direct"]["bound_seconds"] > 0 and len(rows["direct"]["seconds"]) == 1
+    assert rows["memory"]["bound_seconds"] is None
     assert rows["wanted bytes in sequence"]["kind"] == "limit"
     assert summary["check"]["equal"] and set(summary["check"]["digests"]) == {"memory", "direct"}
     assert sorted(file.name for file in out.glob("*.json")) == [
