@@ -8,6 +8,7 @@ benchmarks/results/diskspace.md.
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -83,6 +84,7 @@ def main() -> None:
                 memory = parse_size(arguments.memory)
                 lines += packed(path, store, spec, trace, memory, disk_bytes, arguments.pack)
         lines += by_sampling(store, cache_rows)
+    lines += [f"Load of the machine at the end: {os.getloadavg()[2]:.0f} (15 minutes).", ""]
     text = "\n".join(lines)
     (RESULTS / "diskspace.md").write_text(text)
     print(text)

@@ -26,6 +26,7 @@ from outcrop.pack.pages import count_pages
 from outcrop.pack.plan import IDS, PackPlan
 from outcrop.pack.predict import Predicted, predict
 from outcrop.pack.segments import Segments
+from outcrop.pack.tables import PAGE_BYTES
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.seeds import Ids
 
@@ -222,10 +223,11 @@ def _lengths(lists: PackedLists, progress: Progress) -> list[tuple[int, int]]:
         first = np.arange(0, units, length)
         last = np.minimum(first + length, units)
         within = sums[last, last] - sums[first, last] - sums[last, first] + sums[first, first]
-        # A row that is wanted again within the segment is not stored again.
-        rows = every - int(within.sum())
-        least = (rows + cached) * (plan.row_bytes + 8) + plan.table_bytes
-        found.append((batches, least))
+        # A row that is wanted again within the segment is not stored again, but then its batch has
+        # its position in a table, whose last page may have been nearly empty.
+        again = int(within.sum())
+        tables = max(0, 4 * again - PAGE_BYTES * len(lists)) + plan.table_bytes
+        found.append((batches, (every - again + cached) * (plan.row_bytes + 8) + tables))
     return found or [(1, plan.most_bytes)]
 
 
