@@ -2,9 +2,13 @@
 
     python benchmarks/sweep.py memory --strategies mmap,direct
     python benchmarks/sweep.py dim --values 64,128,256
+    python benchmarks/sweep.py rate --strategies ginex,gnndrive:topology=cache,diskgnn
 
-memory (share of the features), dim (a graph each), batch_size, fanout (the same at each hop); and
-options of strategies, given to those that have them: superbatch, neighbors, threads, read_unit ...
+memory (share of the features), dim (a graph each), batch_size, fanout (the same at each hop), rate
+(what the drive moves in a second at most: DiskGNN's Figure 15; memory maps are not slowed, so leave
+them out); and options of strategies, given to those that have them: superbatch, neighbors, threads,
+read_unit ...
+
 Each point is a run of `outcrop bench`, with its records, in bench-data/sweeps/NAME/VALUE/; the
 table of medians, spreads and hits is in benchmarks/results/sweep-NAME.md.
 """
@@ -21,6 +25,7 @@ from typing import Any
 from machine import provenance, rmat_store
 from outcrop.bench.compare import BenchOptions, run_bench
 from outcrop.metrics import read_record
+from outcrop.options import parse_size
 from outcrop.strategies import strategy_named
 
 RESULTS = Path("benchmarks/results")
@@ -29,11 +34,12 @@ VALUES = {
     "dim": ["64", "128", "256", "512", "768"],
     "batch_size": ["250", "500", "1000", "2000", "4000"],
     "fanout": ["5", "10", "15"],
+    "rate": ["0.25GB", "0.5GB", "1GB", "2GB"],
     "superbatch": ["5", "10", "20", "40"],
     "neighbors": ["0", "0.25", "0.5", "0.75", "1"],
     "threads": ["16", "32", "64", "128"],
 }
-_OWN = ("memory", "dim", "batch_size", "fanout")
+_OWN = ("memory", "dim", "batch_size", "fanout", "rate")
 """Of a benchmark; the others are options of strategies."""
 
 
@@ -102,6 +108,8 @@ def varied(base: BenchOptions, name: str, value: str) -> BenchOptions:
         return replace(base, batch_size=int(value))
     if name == "fanout":
         return replace(base, num_neighbors=(int(value),) * 3)
+    if name == "rate":
+        return replace(base, bytes_per_second=parse_size(value))
     if name in _OWN:
         return base
     given = [f"{strategy}:{name}={value}" if has(strategy, name) else strategy

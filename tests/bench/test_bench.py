@@ -155,6 +155,7 @@ def test_memory_may_be_a_share_of_the_features(path: Path) -> None:
         ({"strategies": ("magic",)}, "a strategy is one of"),
         ({"strategies": ("mmap",), "model": "mlp"}, "model must be"),
         ({"strategies": ("mmap",), "repeat": 0}, "repeat must be"),
+        ({"strategies": ("pyg-mmap",), "bytes_per_second": 10**9}, "peers read by themselves"),
     ],
 )
 def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:

@@ -60,6 +60,8 @@ class BenchOptions:
     seed: int = 0
     check_batches: int = 3
     """Whose digest must be the same for all; 0: no check."""
+    bytes_per_second: int | None = None
+    """As if the drive moved no more, for what the disk engine reads: no memory maps, no peers."""
     slow: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Strategies timed on fewer batches: (timed, warm-up); their times are scaled."""
 
@@ -67,6 +69,8 @@ class BenchOptions:
         for name in self.strategies:
             if name not in PEERS:
                 strategy_named(name)
+        if self.bytes_per_second is not None and set(self.strategies) & set(PEERS):
+            raise OptionError("peers read by themselves: bytes_per_second does not slow them")
         if self.model not in ("none", "sage", "gcn", "gat", "gin"):
             raise OptionError(f"model must be none, sage, gcn, gat or gin (got {self.model!r})")
         for name in ("batches", "epochs", "repeat"):
@@ -198,6 +202,7 @@ class _Runs:
             seed=options.seed,
             check_batches=options.check_batches if repeat == 0 else 0,
             out=str(self._out / f"{name}.json"),
+            bytes_per_second=options.bytes_per_second,
         )
         file = self._out / f".{name}.job"
         file.write_text(json.dumps(asdict(job)))

@@ -20,6 +20,7 @@ from outcrop.errors import OptionError
 from outcrop.gpu import GpuMeter
 from outcrop.metrics import EpochRecord, RunRecord, drive_read_bytes
 from outcrop.monitor import Monitor
+from outcrop.options import DiskOptions
 from outcrop.store.store import GraphStore
 
 
@@ -43,6 +44,8 @@ class Job:
     check_batches: int
     out: str
     """Where the record goes."""
+    bytes_per_second: int | None = None
+    """As if the drive moved no more; None: its own speed."""
 
 
 # Zeros would be claims.
@@ -59,7 +62,7 @@ def run_job(job: Job) -> RunRecord:
 def run_strategy(job: Job) -> RunRecord:
     from outcrop.loader import NeighborLoader
 
-    with GraphStore(job.store) as store:
+    with GraphStore(job.store, DiskOptions(bytes_per_second=job.bytes_per_second)) as store:
         loader = NeighborLoader(
             store, job.num_neighbors, "train", batch_size=job.batch_size, shuffle=True,
             seed=job.seed, strategy=job.strategy, memory=job.memory_bytes, epochs=job.epochs,
