@@ -122,6 +122,7 @@ def test_validation_and_direct_calls_do_not_disturb_it(store: GraphStore) -> Non
         contents = []
         for epoch in (0, 1, 2, 0, 4):  # back and on again: prepared anew
             contents.append(all_contents(made.epoch(epoch)))
+            assert layouts(store).count("pack") <= 2
             contents.append(all_contents(val))
             contents.append(all_contents([made([3, 1])]))
         found.append(contents)

@@ -34,9 +34,10 @@ class Refresh:
         _open_refreshes.add(self)
 
     def start(self, spec: PackSpec) -> None:
-        """Returns at once. What is under way for other epochs is given up."""
+        """Returns at once. What is under way for other epochs, or done, is given up."""
         if self._work is None or self._work.spec != spec:
-            self.cancel()
+            for path in self.cancel():  # there is disk for one beside the one that is used
+                discard(path)
             self._work = _Work(self._prepare, spec)
 
     def take(self, spec: PackSpec) -> list[Layout]:
@@ -48,11 +49,13 @@ class Refresh:
         work, self._work = self._work, None
         return work.result()
 
-    def cancel(self) -> None:
-        """Ends what is under way; packing goes on where it was when it is asked for again."""
-        if self._work is not None:
-            self._work.cancel()
-            self._work = None
+    def cancel(self) -> list[Path]:
+        """Ends what is under way; packing goes on where it was when it is asked for again.
+
+        Gives the layouts that were done, and that stay.
+        """
+        work, self._work = self._work, None
+        return [] if work is None else work.cancel()
 
 
 class _Work(Progress):
@@ -95,11 +98,12 @@ class _Work(Progress):
             raise self._error
         return self._layouts
 
-    def cancel(self) -> None:
+    def cancel(self) -> list[Path]:
         self._stopped = True
         self._thread.join()
         for layout in self._layouts:
             layout.close()
+        return [layout.path for layout in self._layouts]
 
 
 class _Stopped(BaseException):
@@ -117,8 +121,9 @@ def _cancel_all() -> None:
 
 
 def discard(path: Path) -> None:
-    """Removes a layout that is used up, unless others use it."""
-    remove(Garbage(path, "used up", 0))
+    """Removes a layout that is used up, unless others use it or have removed it."""
+    if path.exists():
+        remove(Garbage(path, "used up", 0))
 
 
 def left_by_others(store: GraphStore, spec: PackSpec) -> dict[int, list[Path]]:

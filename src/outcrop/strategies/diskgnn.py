@@ -248,6 +248,8 @@ class DiskGNN(Strategy):
                     self._load_pack(layout)
         except BaseException as error:
             self._failed = error
+            for layout in layouts:
+                layout.close()
             raise
         for path in old:
             discard(path)
