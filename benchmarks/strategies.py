@@ -18,8 +18,8 @@ from outcrop.cli.app import app
 
 RESULTS = Path("benchmarks/results")
 _STRATEGIES = (
-    "memory,mmap,direct,ginex:mode=handover,ginex:mode=split,"
-    "gnndrive,gnndrive:topology=cache,diskgnn"
+    "memory,mmap,direct,pagraph,ginex:policy=static,ginex,ginex:mode=split,"
+    "gnndrive,gnndrive:reuse=lru,gnndrive:topology=cache,gnndrive:x=slots,diskgnn"
 )
 
 
