@@ -67,32 +67,29 @@ def main() -> None:
         cage=arguments.cage,
         slow=dict.fromkeys(filter(None, arguments.slow.split(",")), (5, 1)),
     )
-    strategies = base.strategies
-    table = [
-        f"| {arguments.name} | {' | '.join(strategies)} |",
-        f"|---|{'--:|' * len(strategies)}",
+    facts = provenance(Path())
+    facts["setting"] = (
+        f"{arguments.nodes:,} nodes, {arguments.batches} batches after {arguments.warmup}, "
+        f"{arguments.repeat} runs each; seconds per batch, data preparation alone: median and "
+        "spread; and the share of rows found in a cache"
+    )
+    lines = [
+        f"# Sweep of {arguments.name}",
+        "",
+        *(f"- {name}: {text}" for name, text in facts.items()),
     ]
+    lines += ["", f"| {arguments.name} | {' | '.join(base.strategies)} |"]
+    lines.append(f"|---|{'--:|' * len(base.strategies)}")
+    sweep = f"{arguments.name}{arguments.suffix}"
     for value in values:
         store = graph(arguments.nodes, int(value) if arguments.name == "dim" else 128)
-        out = (
-            Path("bench-data") / "sweeps" / f"{arguments.name}{arguments.suffix}" / value.strip("%")
-        )
+        out = Path("bench-data") / "sweeps" / sweep / value.strip("%")
         shutil.rmtree(out, ignore_errors=True)
         options = varied(base, arguments.name, value)
         rows = {row["name"]: row for row in run_bench(store, options, out, print)["rows"]}
         cells = [cell(rows[name], out, arguments.batches) for name in options.strategies]
-        table.append(f"| {value} | {' | '.join(cells)} |")
-    lines = [f"# Sweep of {arguments.name}", ""]
-    lines += [f"- {name}: {text}" for name, text in provenance(Path()).items()]
-    lines += [
-        f"- {arguments.nodes:,} nodes, {arguments.batches} batches after {arguments.warmup}, "
-        f"{arguments.repeat} runs each; seconds per batch, data preparation alone: median and "
-        "spread; and the share of rows found in a cache",
-        "",
-        *table,
-    ]
-    name = f"sweep-{arguments.name}{arguments.suffix}.md"
-    (RESULTS / name).write_text("\n".join(lines) + "\n")
+        lines.append(f"| {value} | {' | '.join(cells)} |")
+        (RESULTS / f"sweep-{sweep}.md").write_text("\n".join(lines) + "\n")  # kept if cut short
     print("\n".join(lines))
 
 
