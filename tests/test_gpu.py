@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from outcrop.errors import BudgetError
 from outcrop.loader import NeighborLoader
+from outcrop.pack.device import DeviceRows
 from outcrop.strategies import STRATEGIES
 from outcrop.train import TrainOptions, fit, infer
 from tests.conformance.contract import contents
@@ -25,6 +28,31 @@ def test_batches_on_the_gpu_equal_those_on_the_cpu(tmp_path: Path, strategy: str
         for expected, found in zip(on_cpu, on_gpu, strict=True):
             assert found.x.is_cuda and found.edge_index.is_cuda
             assert contents(found.cpu()) == contents(expected)
+
+
+@pytest.mark.parametrize("variant", ["1rows", "100rows:cpu_cache=false", "100rows:raw=true", "1GB"])
+def test_a_device_cache_changes_no_batch(tmp_path: Path, variant: str) -> None:
+    with make_random_store(tmp_path / "g.outcrop", train=100) as store:
+        options: dict[str, Any] = {"batch_size": 16, "shuffle": True, "epochs": 1}
+        strategy = f"diskgnn:device_cache={variant}:verify_rows=true"
+        on_cpu = NeighborLoader(store, [4, 3], "train", **options)
+        on_gpu = NeighborLoader(store, [4, 3], "train", strategy=strategy, device="cuda", **options)
+        for epoch in range(2):  # the second one is not prepared
+            for expected, found in zip(on_cpu.epoch(epoch), on_gpu.epoch(epoch), strict=True):
+                assert found.x.is_cuda
+                assert contents(found.cpu()) == contents(expected)
+        counted = on_gpu.record.epochs[0]
+        assert 0 < counted.hits["device cache"] <= counted.rows
+        on_gpu.close()
+
+
+def test_a_device_cache_that_does_not_fit_is_refused_before_work_starts(tmp_path: Path) -> None:
+    _, there = torch.cuda.mem_get_info()
+    with (
+        make_random_store(tmp_path / "g.outcrop", dim=2) as store,
+        pytest.raises(BudgetError, match=r"on cuda, where .* are free; give less"),
+    ):
+        DeviceRows(there // 4, store.encoding, "cuda")  # twice as much as there is
 
 
 def test_a_model_trains_and_infers_on_the_gpu(tmp_path: Path) -> None:

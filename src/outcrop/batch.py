@@ -6,7 +6,7 @@ import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from outcrop.errors import BudgetError, CancelledError
 from outcrop.options import format_size
 from outcrop.sample.sampler import Subgraph
 from outcrop.sample.seeds import Task
+
+if TYPE_CHECKING:
+    import torch
 
 Ids = NDArray[np.int64]
 T = TypeVar("T")
@@ -41,13 +44,18 @@ class Prepared:
     edges_per_hop: list[int]
     roots: list[int]
     stored: NDArray[np.uint8] | None = None
-    """[nodes, row bytes]: rows as they are stored, before they are decoded into x."""
+    """[nodes, row bytes]: rows as they are stored, before they are decoded into x; or what x is put
+    together from."""
     x_index: Ids | None = None
     """Where rows stay in slots, the slot of each node."""
     claim: _core.Claim | None = None
     """Holds the slots until x_buffer does."""
     x_buffer: NDArray[np.float32] | None = None
     """[slots, dim]: all slots. Those of this batch are its own to read while this array lives."""
+    assemble: Callable[[], torch.Tensor] | None = None
+    """Where some rows are on the device already: puts x together there."""
+    on_device: int = 0
+    """Rows that were there already."""
 
     @property
     def row_bytes(self) -> int:
@@ -65,7 +73,8 @@ class RowShape:
     """Values of x; None where the store has no features."""
     labels: bool
     staged_bytes: int | None = None
-    """Bytes of a row as it is stored, where it is read first and decoded then."""
+    """Bytes of a row as it is stored, where it is read first and decoded then; or of what else x is
+    made from."""
     in_slots: bool = False
     """Whether rows stay where they are read to, so that a batch has their slots in place of x."""
 

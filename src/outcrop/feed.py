@@ -9,6 +9,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,10 +52,12 @@ class Feed:
         disk: str | int | None = None,
         epochs: int | None = None,
         progress: Progress = SILENT,
+        device: str = "cpu",
     ) -> None:
         """`first`: a schedule whose first batch shows how large batches are.
 
         `epochs`: that the run will have, if that is known. `progress`: of what is prepared.
+        `device`: where batches will go.
 
         BudgetError where the memory is too little, with the least that would do.
         """
@@ -65,6 +68,9 @@ class Feed:
         self.budget = Budget(memory)
         in_slots = made.leaves_rows_in_slots(options)
         rows = row_shape(store, staged=made.reads_stored_rows, in_slots=in_slots)
+        assembly = made.assembly_bytes(store, options, device)
+        if assembly:
+            rows = replace(rows, staged_bytes=assembly)
         self.rows = rows
         sizes = probe(store, sampling, first, rows, made.largest_batch(store, options))
         common = common_needs(store, first)
@@ -78,6 +84,7 @@ class Feed:
             spare_bytes=max(self.budget.total_bytes - least, 0),
             disk_bytes=None if disk is None else parse_size(disk),
             epochs=epochs,
+            device=device,
         )
         charges = made.needs(means)
         self.budget.charge({**common, **charges}, sizes.batch_bytes, _MIN_BATCHES)

@@ -114,6 +114,7 @@ class _FedLoader(torch.utils.data.DataLoader[Any]):
             disk=options.disk,
             epochs=options.epochs,
             progress=options.progress,
+            device=_device_name(torch.device(options.device)),
         )
         if self.feed.rows.in_slots and torch.device(options.device).type != "cpu":
             self.feed.close()
@@ -369,7 +370,10 @@ def _data(batch: Prepared, data: Data) -> Data:
     """What both kinds of batches have. Tensors share the batch's memory and keep it charged."""
     data.edge_index = torch.from_numpy(batch.edge_index)
     data.num_nodes = len(batch.n_id)
-    if batch.x is not None:
+    if batch.assemble is not None:
+        data.x = batch.assemble()
+        batch.assemble = batch.stored = None  # their memory goes back now
+    elif batch.x is not None:
         data.x = torch.from_numpy(batch.x)
     if batch.x_buffer is not None and batch.x_index is not None:
         data.x_buffer = torch.from_numpy(batch.x_buffer)
@@ -379,6 +383,11 @@ def _data(batch: Prepared, data: Data) -> Data:
     data.n_id = torch.from_numpy(batch.n_id)
     data.e_id = torch.from_numpy(batch.e_id)
     return data
+
+
+def _device_name(device: torch.device) -> str:
+    """There is one CPU, whether or not it has a number."""
+    return "cpu" if device.type == "cpu" else str(device)
 
 
 class _SamplerFacts:

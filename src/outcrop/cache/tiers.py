@@ -7,7 +7,7 @@ less), and what is in flight of the batch at hand; never all batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,14 +43,22 @@ def hottest_nodes(
     trace: TraceReader, num_nodes: int, slots: int, progress: Progress = SILENT
 ) -> Ids:
     """The `slots` nodes that most batches want, ascending; of equals, the lower ids."""
-    if slots == 0:
-        return np.empty(0, np.int64)
+    (nodes,) = hottest_of_each(trace, num_nodes, [slots], progress)
+    return nodes
+
+
+def hottest_of_each(
+    trace: TraceReader, num_nodes: int, slots: Sequence[int], progress: Progress = SILENT
+) -> list[Ids]:
+    """The same for several numbers of slots: those of the larger have those of the smaller."""
+    if not any(slots):
+        return [np.empty(0, np.int64) for _ in slots]
     counts = _core.AccessCounts(num_nodes, _distinct(trace, num_nodes))
     progress.stage("count", len(trace), "batches")
     for nodes in trace.scan(what="nodes"):
         counts.add(nodes)
         progress.advance(1)
-    return counts.hottest(slots)
+    return [counts.hottest(count) for count in slots]
 
 
 def split_batches(

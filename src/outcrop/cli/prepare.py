@@ -8,6 +8,7 @@ import typer
 
 from outcrop.cli.arguments import Json, Store, neighbor_counts
 from outcrop.cli.output import Bars, print_facts, print_json, stderr
+from outcrop.errors import OptionError
 from outcrop.feed import Feed, seed_nodes
 from outcrop.options import format_size
 from outcrop.sample.sampler import Sampling
@@ -41,6 +42,9 @@ def prepare(
         str | None,
         typer.Option(metavar="SIZE", help="Disk space for what is made.", show_default="any"),
     ] = None,
+    device: Annotated[
+        str, typer.Option(help="Where batches of the run go, of a device cache: cpu or cuda.")
+    ] = "cpu",
     as_json: Json = False,
 ) -> None:
     """Sample and pack ahead of a run, which finds the result if it has the same settings.
@@ -53,6 +57,8 @@ def prepare(
 
     Then: outcrop train big.outcrop --strategy diskgnn --epochs 10 --memory 2GB
     """
+    if device not in ("cpu", "cuda"):
+        raise OptionError(f"--device must be cpu or cuda (got {device!r})")
     kind = cast(Literal["neighbor", "shadow"], sampler)  # checked there
     sampling = Sampling.of(neighbor_counts(num_neighbors), replace=replace, kind=kind)
     try:
@@ -63,7 +69,7 @@ def prepare(
             )
             feed = Feed(
                 opened, sampling, seeds, strategy=strategy, memory=memory, disk=disk,
-                epochs=epochs, progress=progress,
+                epochs=epochs, progress=progress, device=device,
             )  # fmt: skip
             feed.close()
     except KeyboardInterrupt:

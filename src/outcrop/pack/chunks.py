@@ -19,6 +19,7 @@ from xxhash import xxh3_64_intdigest
 from outcrop.disk import Disk, File, aligned_empty
 from outcrop.errors import CorruptError, StoreError
 from outcrop.pack.order import order_segments
+from outcrop.pack.partial import mark
 from outcrop.pack.pieces import PIECE_BYTES, Checksums, chunk_checksum
 from outcrop.pack.plan import CHUNKS, IDS, PLACES, PLAN, TABLES, PackPlan
 from outcrop.pack.predict import Predicted, predict
@@ -32,9 +33,10 @@ from outcrop.store.format import ArrayEntry, seal, unseal
 from outcrop.store.locks import sync_directory, write_synced
 
 PACK_FORMAT, PACK_VERSION = "outcrop-pack", 2
-_HEADER, _INDEX, _CACHED = "pack.json", "index.npy", "cached.npy"
+_HEADER, _INDEX, _CACHED, _DEVICE = "pack.json", "index.npy", "cached.npy", "device.npy"
 
 Fill = Callable[[Disk, Path, PackPlan], Checksums]
+StoredRows = NDArray[np.uint8]
 
 
 def write_pack(
@@ -55,6 +57,7 @@ def write_pack(
     if plan.segments is not None:
         shared = order_segments(disk, folder, plan, checksums, progress)
         index["shared_checksum"][:-1] = shared
+    cached, device = _cached_ids(disk, folder, plan)
     header = {
         "format": PACK_FORMAT,
         "version": PACK_VERSION,
@@ -66,8 +69,10 @@ def write_pack(
         "segments": None if plan.segments is None else plan.segments.to_json(),
         "predicted": asdict(predict(plan)),
         "index": _write_array(disk, folder, _INDEX, index),
-        "cached": _write_array(disk, folder, _CACHED, _cached_ids(disk, folder, plan)),
+        "cached": _write_array(disk, folder, _CACHED, cached),
     }
+    if len(device):
+        header["device"] = _write_array(disk, folder, _DEVICE, device)
     write_synced(folder / _HEADER, seal(header))
     sync_directory(folder)  # before what it was made from goes
     tidy_finished(folder)
@@ -85,10 +90,12 @@ def tidy_finished(folder: Path) -> bool:
     return True
 
 
-def _cached_ids(disk: Disk, folder: Path, plan: PackPlan) -> Ids:
+def _cached_ids(disk: Disk, folder: Path, plan: PackPlan) -> tuple[Ids, Ids]:
+    """All of them, and those of the device."""
     with disk.open(folder / IDS) as file:
         begin, count = int(plan.first_ids[plan.batches]), int(plan.rows[plan.batches])
-        return file.read(8 * begin, 8 * count).view(np.int64)
+        ids = file.read(8 * begin, 8 * (count + plan.device_rows)).view(np.int64)
+        return ids[:count], ids[count:]
 
 
 def _write_array(disk: Disk, folder: Path, name: str, array: NDArray[Any]) -> dict[str, Any]:
@@ -117,7 +124,13 @@ class Pack(AbstractContextManager["Pack"]):
         """What all batches read, once each."""
         self._index = _load(disk, folder, ArrayEntry.from_json(header["index"]))
         self.cached: Ids = _load(disk, folder, ArrayEntry.from_json(header["cached"]))
-        """Nodes whose rows belong into the cache, ascending: their places are slots."""
+        """Nodes whose rows belong into memory, ascending: their places are slots."""
+        self.device: Ids = self.cached[:0]
+        """Nodes whose rows belong onto the device, ascending: their places are its slots."""
+        if "device" in header:
+            self.device = _load(disk, folder, ArrayEntry.from_json(header["device"]))
+            self._on_device = mark(self.cached, self.device)
+            self.cached = self.cached[~self._on_device]
         self._tables = _opened(disk, folder / TABLES, header["table_bytes"])
         self._chunks = _opened(disk, folder / CHUNKS, header["chunk_bytes"])
 
@@ -177,16 +190,41 @@ class Pack(AbstractContextManager["Pack"]):
                 "differ from their checksum"
             )
 
-    def load_cache(self) -> NDArray[np.uint8]:
-        """The rows of `cached`, as they are stored, in memory of their own."""
-        size = len(self.cached) * self.row_bytes
-        rows = aligned_empty(size)
-        done = 0
-        for block in self._blocks(len(self), "the cache"):
-            taken = block[: size - done]
-            rows[done : done + len(taken)] = taken
-            done += len(taken)
+    def load_cache(self, to_device: Callable[[StoredRows], None] | None = None) -> StoredRows:
+        """The rows of `cached`, as they are stored, in memory of their own.
+
+        `to_device` is given those of `device`, [some, row bytes] at a time, in their order.
+        """
+        rows = aligned_empty(len(self.cached) * self.row_bytes)
+        done, first = 0, 0
+        for whole in self._cached_rows():
+            kept = whole
+            if len(self.device):
+                chosen = self._on_device[first : first + len(whole)]
+                kept = whole[~chosen]
+                if to_device is not None:
+                    to_device(whole[chosen])
+            rows[done : done + kept.size] = kept.reshape(-1)
+            done += kept.size
+            first += len(whole)
         return rows
+
+    def _cached_rows(self) -> Iterator[StoredRows]:
+        """Of both, in ascending order: [some, row bytes] at a time."""
+        left = (len(self.cached) + len(self.device)) * self.row_bytes
+        begun = np.empty(0, np.uint8)  # of a row that goes on in the next block
+        for block in self._blocks(len(self), "the cache"):
+            data = block[:left]
+            left -= len(data)
+            if len(begun):
+                missing = self.row_bytes - len(begun)
+                begun, data = np.concatenate([begun, data[:missing]]), data[missing:]
+                if len(begun) < self.row_bytes:
+                    continue
+                yield begun.reshape(1, -1)
+            ends = len(data) // self.row_bytes * self.row_bytes
+            yield data[:ends].reshape(-1, self.row_bytes)
+            begun = data[ends:].copy()
 
     def close(self) -> None:
         self._tables.close()

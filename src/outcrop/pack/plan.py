@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from outcrop.cache.tiers import BatchTiers, hottest_nodes, split_batches
+from outcrop.cache.tiers import BatchTiers, hottest_of_each, split_batches
 from outcrop.disk import Disk
 from outcrop.errors import CorruptError
+from outcrop.pack.partial import DeviceSlots
 from outcrop.pack.segments import Segments
 from outcrop.pack.tables import Table, round_up, table_sizes
 from outcrop.progress import SILENT, Progress
@@ -54,6 +55,8 @@ class PackPlan:
     """Where in the file of ids those of each chunk begin. None: one after the other."""
     pages: int = 0
     """Of segments, that all batches read together."""
+    device_rows: int = 0
+    """Of the cache, those on the device: their ids follow those of the cache in the file of ids."""
 
     @property
     def batches(self) -> int:
@@ -105,7 +108,7 @@ class PackPlan:
     def list_bytes(self) -> int:
         """Of what only packing needs."""
         shared = 0 if self.segments is None else int(self.segments.rows.sum())
-        return 8 * int(self.rows.sum()) + 4 * shared
+        return 8 * (int(self.rows.sum()) + self.device_rows) + 4 * shared
 
     @property
     def most_bytes(self) -> int:
@@ -122,27 +125,38 @@ def make_plan(
     row_bytes: int,
     cache_rows: int,
     packed: bool,
+    device_rows: int = 0,
     progress: Progress = SILENT,
 ) -> PackPlan:
-    """Writes tables and ids; on return all of it has reached the device."""
-    cached = hottest_nodes(trace, num_nodes, cache_rows, progress)
+    """Writes tables and ids; on return all of it has reached the drive.
+
+    The `device_rows` nodes that most batches want are the device's, and the next `cache_rows` the
+    CPU's.
+    """
+    slots = [device_rows, device_rows + cache_rows]
+    device, cached = hottest_of_each(trace, num_nodes, slots, progress)
+    renumbered = DeviceSlots(cached, device) if len(device) else None
     index = np.zeros(len(trace) + 1, ROW)
     tables, ids = Appender(disk, folder / TABLES), Appender(disk, folder / IDS)
     try:
         for t, tiers in enumerate(split_batches(trace, num_nodes, cached, progress)):
             counts = len(tiers.cached_rows), len(tiers.packed_rows), 0, len(tiers.copied_rows)
-            append_table(tables, index, t, counts, table_of(tiers))
+            table = table_of(tiers)
+            if renumbered is not None:
+                table = renumbered.table(table)
+            append_table(tables, index, t, counts, table)
             if packed:
                 ids.append(tiers.packed_nodes)
         index[-1]["packed"] = len(cached)
         ids.append(cached)
+        ids.append(device)
         for file in (tables, ids):
             file.finish()
             file.file.sync()
     finally:
         tables.close()
         ids.close()
-    plan = PackPlan(index, row_bytes, packed)
+    plan = PackPlan(index, row_bytes, packed, device_rows=len(device))
     index["chunk_offset"] = np.cumsum(plan.sizes) - plan.sizes
     save_plan(folder, plan)
     return plan
@@ -179,6 +193,7 @@ def save_plan(folder: Path, plan: PackPlan) -> None:
         "segments": None if plan.segments is None else plan.segments.to_json(),
         "first_id": None if plan.first_id is None else plan.first_id.tolist(),
         "pages": plan.pages,
+        "device_rows": plan.device_rows,
     }
     write_synced(folder / PLAN, seal(facts))
 
@@ -198,4 +213,5 @@ def load_plan(folder: Path) -> PackPlan | None:
         None if segments is None else Segments.from_json(segments),
         None if places is None else np.array(places, np.int64),
         facts["pages"],
+        facts.get("device_rows", 0),
     )

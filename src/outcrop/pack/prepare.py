@@ -49,6 +49,8 @@ class PackSpec:
     """Whether rows that are not cached are packed."""
     first_epoch: int | None = None
     """Of a run that refreshes its samples: [first_epoch, first_epoch + epochs)."""
+    device_rows: int = 0
+    """Cached on the device of batches, beside those in memory."""
 
     @property
     def trace_inputs(self) -> dict[str, Any]:
@@ -73,6 +75,8 @@ class PackSpec:
     @property
     def pack_inputs(self) -> dict[str, Any]:
         rows = {"cache_rows": self.cache_rows, "packed": self.packed}
+        if self.device_rows:
+            rows["device_rows"] = self.device_rows
         return {"version": PACK_VERSION, "trace": self.trace_inputs, **rows}
 
     def tasks(self) -> Iterator[Task]:
@@ -231,6 +235,7 @@ class _Making:
             row_bytes=self.store.encoding.row_bytes,
             cache_rows=self.spec.cache_rows,
             packed=self.spec.packed,
+            device_rows=self.spec.device_rows,
             progress=self.progress,
         )
 

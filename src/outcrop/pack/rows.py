@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +20,13 @@ from outcrop.disk import Pending, aligned_empty
 from outcrop.errors import CorruptError
 from outcrop.gather import ENCODINGS
 from outcrop.pack.chunks import Pack
+from outcrop.pack.partial import split_table
 from outcrop.sample.seeds import Ids
 from outcrop.store.arrays import READ_BLOCK_BYTES
 from outcrop.store.store import FeatureRows
+
+if TYPE_CHECKING:
+    from outcrop.pack.device import DeviceRows
 
 # In flight at a time; store/arrays.py has as many of sequential reads.
 _BLOCKS = 4
@@ -51,8 +56,13 @@ class TieredRows:
         *,
         workers: int,
         threads: int,
+        device: DeviceRows | None = None,
     ) -> None:
-        """`cached`: nodes, ascending; `cache`: their rows, as they are stored."""
+        """`cached`: nodes, ascending; `cache`: their rows, as they are stored.
+
+        `device` has rows that are not gathered here: only the partial input is.
+        """
+        self._device = device
         self._cached = cached
         self._cache = cache
         self._features = features
@@ -72,46 +82,55 @@ class TieredRows:
         self._read_bytes: queue.SimpleQueue[TierBytes] = queue.SimpleQueue()
 
     def gather(self, batch: Prepared) -> int:
-        """A batch without a table -> rows that were cached."""
+        """A batch without a table -> rows that were cached in memory."""
         assert batch.x is not None
-        order = np.argsort(batch.n_id, kind="stable")
-        ids, rows = batch.n_id[order], order.astype(np.uint32)
+        ids, x = batch.n_id, batch.x
+        if self._device is not None:
+            left = self._device.divide(batch, *self._device.find(ids))
+            ids, x = ids[left.host_rows], left.x
+        order = np.argsort(ids, kind="stable")
+        ids, rows = ids[order], order.astype(np.uint32)
         slots = np.searchsorted(self._cached, ids)
         slots[slots == len(self._cached)] = 0
         hit = self._cached[slots] == ids if len(self._cached) else np.zeros(len(ids), bool)
         with self._assembler() as assembler:
-            assembler.place(self._cache, slots[hit].astype(np.uint32), rows[hit], batch.x)
-            self._read(assembler, ids[~hit], rows[~hit], batch.x)
+            assembler.place(self._cache, slots[hit].astype(np.uint32), rows[hit], x)
+            self._read(assembler, ids[~hit], rows[~hit], x)
         return int(np.count_nonzero(hit))
 
     def gather_packed(self, batch: Prepared, pack: Pack, t: int) -> int:
-        """Batch t of a pack -> rows that were cached.
+        """Batch t of a pack -> rows that were cached in memory.
 
         Where the pack has no chunks, rows are read one by one.
         """
         assert batch.x is not None
-        table = pack.table(t)
+        left, x, table = None, batch.x, pack.table(t)
+        if self._device is not None:
+            rows, slots, table = split_table(table, len(pack.device))
+            left = self._device.divide(batch, rows, slots)
+            x = left.x
         read = TierBytes((len(table.packed_rows) + len(table.shared_rows)) * pack.row_bytes)
         with self._assembler() as assembler:
             if pack.packed:
-                stream = assembler.stream(table.packed_rows, batch.x)
+                stream = assembler.stream(table.packed_rows, x)
                 blocks = pack.blocks(t)
                 for block in islice(blocks, 1):  # from now on, others are being read
                     stream.feed(block)
                     read.chunks += len(block)
-                assembler.place(self._cache, table.cached_slots, table.cached_rows, batch.x)
+                assembler.place(self._cache, table.cached_slots, table.cached_rows, x)
                 for block in blocks:
                     stream.feed(block)
                     read.chunks += len(block)
                 for shared in pack.shared_blocks(t, table):
-                    assembler.place_at(shared.data, shared.offsets, shared.rows, batch.x)
+                    assembler.place_at(shared.data, shared.offsets, shared.rows, x)
                     read.segments += shared.read_bytes
                 self._read_bytes.put(read)
             else:
-                assembler.place(self._cache, table.cached_slots, table.cached_rows, batch.x)
+                assembler.place(self._cache, table.cached_slots, table.cached_rows, x)
                 rows = table.packed_rows
-                self._read(assembler, batch.n_id[rows], rows, batch.x)
-            assembler.copy(table.copied_from, table.copied_rows, batch.x)
+                places = rows if left is None else left.host_rows[rows]
+                self._read(assembler, batch.n_id[places], rows, x)
+            assembler.copy(table.copied_from, table.copied_rows, x)
         return len(table.cached_rows)
 
     def take_read_bytes(self) -> TierBytes:
@@ -167,11 +186,12 @@ def _feed_first(
 
 def verify_rows(batch: Prepared, features: FeatureRows) -> None:
     """CorruptError where a row is not, bit by bit, the one of its node."""
-    assert batch.x is not None
+    x = batch.x if batch.assemble is None else batch.assemble().cpu().numpy()
+    assert x is not None
     step = max(1, READ_BLOCK_BYTES // max(1, features.encoding.row_bytes))
     for begin in range(0, len(batch.n_id), step):
         ids = batch.n_id[begin : begin + step]
-        expected, found = features.gather(ids), batch.x[begin : begin + step]
+        expected, found = features.gather(ids), x[begin : begin + step]
         wrong = (expected.view(np.uint32) != found.view(np.uint32)).any(axis=1)
         if wrong.any():
             node = int(ids[np.argmax(wrong)])

@@ -141,7 +141,13 @@ class Measured:
         bucket_rows, _, filled_at = segments.buckets
         buckets = np.zeros(len(bucket_rows), index.dtype)
         buckets["packed"], buckets["chunk_offset"] = bucket_rows, filled_at
-        return PackPlan(np.concatenate([index, buckets]), whole.row_bytes, True, segments)
+        return PackPlan(
+            np.concatenate([index, buckets]),
+            whole.row_bytes,
+            True,
+            segments,
+            device_rows=whole.device_rows,
+        )
 
     def most_bytes(self, above: int) -> int:
         """On disk, while it is planned and while it is made."""

@@ -58,7 +58,8 @@ def make_segmented(
         cached = lists.plan
         with disk.open(whole / IDS) as ids:
             offset = 8 * int(cached.first_ids[-1])
-            writer.cache(ids.read(offset, 8 * int(cached.rows[-1])).view(np.int64))
+            count = int(cached.rows[-1]) + cached.device_rows
+            writer.cache(ids.read(offset, 8 * count).view(np.int64))
         return writer.finish()
     finally:
         writer.close()
@@ -106,6 +107,7 @@ class _Writer:
             self._next_bucket += 1
 
     def cache(self, nodes: Ids) -> None:
+        """Its nodes, and then those of them that are on the device."""
         self._append_ids(self._chosen.batches, nodes)
 
     def _append_ids(self, chunk: int, nodes: Ids) -> None:

@@ -53,6 +53,8 @@ class Means:
     """What it may write beside the store; None: what it needs."""
     epochs: int | None
     """How many the run will have; None: nobody knows."""
+    device: str
+    """Where batches go, as torch names it."""
 
     @property
     def seed(self) -> int:
@@ -146,6 +148,11 @@ class Strategy(ABC):
     def leaves_rows_in_slots(cls, options: Any) -> bool:
         """Whether its batches have x_buffer and x_index in place of x."""
         return False
+
+    @classmethod
+    def assembly_bytes(cls, store: GraphStore, options: Any, device: str) -> int:
+        """Per node of a batch, beside x, where x is put together on the device; 0: it is not."""
+        return 0
 
     @classmethod
     def largest_batch(cls, store: GraphStore, options: Any) -> tuple[int, int]:

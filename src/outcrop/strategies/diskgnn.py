@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
 from itertools import chain
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -25,6 +25,14 @@ from outcrop.cache.tiers import tiers_bytes
 from outcrop.errors import BudgetError, CorruptError, OptionError, StoreError
 from outcrop.pack.batched import PackMemory
 from outcrop.pack.chunks import Pack, block_bytes
+from outcrop.pack.partial import (
+    ASSEMBLY_PIECE_BYTES,
+    DEVICE_CACHE,
+    DeviceSize,
+    assembly_bytes,
+    device_row_bytes,
+    slots_bytes,
+)
 from outcrop.pack.plan import ROW
 from outcrop.pack.prepare import PackSpec, SamplesSpec, prepare_pack, prepare_trace
 from outcrop.pack.refresh import Refresh, discard, left_by_others
@@ -45,10 +53,13 @@ from outcrop.strategies.base import Job, Means, RunTimes, Strategy
 from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
 from outcrop.strategies.offline import Source, offline_sampler, source_bytes
 
+if TYPE_CHECKING:
+    from outcrop.pack.device import DeviceRows
+
 # Chunks that are read at a time, where there is memory for their batches: while one is at its end,
 # the next keeps the drive busy.
 _MOST_WORKERS = 2
-# What a batch without a table takes per node while its rows are looked up.
+# What a batch without a table takes per node while its rows are looked up, in each cache.
 _LOOKUP_BYTES = 32
 _CACHED_ID_BYTES = 8
 # Of the memory that is spare, the part that preparing beside training may take to be fast.
@@ -70,10 +81,12 @@ class DiskGNNOptions:
     cpu_cache: bool = True
     cache_share: float = 1.0
     """Of the memory that is spare; the rest goes to more batches under way."""
+    device_cache: str = "0"
+    """On the device of batches, for the rows that most of them want: a size, or 100000rows."""
     packing: bool = True
     """Else rows that are not cached are read from the features."""
     raw: bool = False
-    """Neither cache nor packing, and each row by a request of its own: the baseline of both."""
+    """No cache in memory, no packing, and each row by a request of its own: the baseline."""
     topology: Literal["mmap", "cache", "memory"] = "mmap"
     """What batches are sampled from ahead: memory-mapped, lists of some nodes in memory and the
     others read around the page cache, or all of it in memory. None of it stays."""
@@ -98,6 +111,10 @@ class DiskGNNOptions:
             object.__setattr__(self, "packing", False)
         if not 0 <= self.cache_share <= 1:
             raise OptionError(f"diskgnn: cache_share must be 0 to 1 (got {self.cache_share})")
+        DeviceSize.parse(self.device_cache)
+
+    def device_rows(self, store: GraphStore) -> int:
+        return DeviceSize.parse(self.device_cache).rows_of(store)
 
 
 class DiskGNN(Strategy):
@@ -105,6 +122,10 @@ class DiskGNN(Strategy):
 
     name = "diskgnn"
     Options = DiskGNNOptions
+
+    @classmethod
+    def assembly_bytes(cls, store: GraphStore, options: Any, device: str) -> int:
+        return assembly_bytes(store, device) if options.device_rows(store) else 0
 
     @classmethod
     def largest_batch(cls, store: GraphStore, options: Any) -> tuple[int, int]:
@@ -128,6 +149,8 @@ class DiskGNN(Strategy):
         self._opened = ExitStack()
         self._layouts: list[Layout] = []
         self._pack: Pack | None = None
+        # Before preparation: what does not fit there is refused at once.
+        self._device = _device_rows(job, sizes.device_rows)
         self._refresh: Refresh | None = None
         self._runs = 0
         self._used_up = False
@@ -186,7 +209,10 @@ class DiskGNN(Strategy):
     def _load_pack(self, layout: Layout) -> None:
         self._layouts.append(self._opened.enter_context(layout))
         self._pack = self._opened.enter_context(Pack(self._job.store.disk, layout.path))
-        self._cache = self._pack.load_cache()
+        if self._device is None:
+            self._cache = self._pack.load_cache()
+        else:
+            self._cache = self._device.load(self._pack)
 
     # The next epochs
 
@@ -300,6 +326,7 @@ class DiskGNN(Strategy):
             "trace_bytes": self._trace.bytes,
             "pack_bytes": 0 if pack is None else pack.bytes,
             "cache_rows": 0 if pack is None else len(pack.cached),
+            "device_rows": 0 if pack is None else len(pack.device),
             "rows_cached": cached,
             "rows_packed": packed if spec.packed else 0,
             "rows_shared": shared,
@@ -339,6 +366,8 @@ class DiskGNN(Strategy):
         return task.epoch % self._spec.epochs * batches + int(chosen[0])
 
     def batches(self, tasks: Iterable[Task], times: RunTimes) -> Iterator[Prepared]:
+        if self._spec.device_rows and self._device is None:
+            raise OptionError(f"device {self._job.device!r} is not there: torch sees no GPU")
         if self._failed is not None:
             raise StoreError(
                 "diskgnn: the next epochs could not be opened; make the loader again"
@@ -360,6 +389,8 @@ class DiskGNN(Strategy):
             results.close()  # type: ignore[attr-defined]
             if run.hits:
                 times.hit(CPU_CACHE, sum(run.hits))
+            if run.device_hits:
+                times.hit(DEVICE_CACHE, sum(run.device_hits))
             run.count_read_bytes()
 
     def _is_last(self, task: Task | None) -> bool:
@@ -376,7 +407,17 @@ class DiskGNN(Strategy):
         if self._refresh is not None and self._used_up:
             for layout in layouts:
                 discard(layout.path)
+        self._device = None
         del self._topology
+
+
+def _device_rows(job: Job, rows: int) -> DeviceRows | None:
+    """Room for so many rows; None where there are none, or the run will be on another machine."""
+    if not rows:
+        return None
+    from outcrop.pack.device import DeviceRows, is_here  # torch, which preparation does without
+
+    return DeviceRows(rows, job.store.encoding, job.device) if is_here(job.device) else None
 
 
 class _Sizes:
@@ -394,7 +435,8 @@ class _Sizes:
             epochs = self._samples.epochs
         self._batches = epochs * len(means.seeds)
         self.workers = 1
-        per_row = self.row_bytes + _CACHED_ID_BYTES
+        self.device_rows: int = options.device_rows(store)
+        per_row = self.row_bytes + _CACHED_ID_BYTES + (1 if self.device_rows else 0)
         self.cache_rows = min(store.num_nodes, means.spare_bytes // per_row)  # at most
         self.refresh_bytes = self._refresh_bytes() if options.refresh == "background" else 0
         spare = max(0, means.spare_bytes - sum(self._fixed().values()))
@@ -402,12 +444,20 @@ class _Sizes:
         alike = max(0, spare + store.disk.memory_bytes - store.disk.most_memory_bytes)
         rows = int(options.cache_share * alike) // per_row
         used = options.cpu_cache and self.row_bytes
-        rows = in_steps(rows) if rows < store.num_nodes else store.num_nodes
+        most = store.num_nodes - self.device_rows
+        rows = in_steps(rows) if rows < most else most
         self.cache_rows = rows if used else 0
         self.cache_bytes = self.cache_rows * per_row
         if spare - self.cache_bytes >= means.sizes.batch_bytes + self._worker_bytes():
             self.workers = _MOST_WORKERS
-        self.spec = PackSpec(means.sampling, means.seeds, epochs, self.cache_rows, options.packing)
+        self.spec = PackSpec(
+            means.sampling,
+            means.seeds,
+            epochs,
+            self.cache_rows,
+            options.packing,
+            device_rows=self.device_rows,
+        )
         if self._samples is not None:
             digest = self._samples.digest
             self.spec = SamplesSpec(**vars(self.spec), name=self._samples.name, digest=digest)
@@ -442,6 +492,7 @@ class _Sizes:
         # One record at a time: the thread that loads it copies it into the batch.
         return {
             "disk engine for rows": self._means.store.disk.memory_bytes if self._raw else 0,
+            DEVICE_CACHE: self._device_bytes(),
             "sampler": sizes.scratch_bytes,
             "graphs": self._record_bytes() + 8 * self._seeds,
             "chunks": self.workers * self._worker_bytes(),
@@ -449,13 +500,27 @@ class _Sizes:
             "refresh": self.refresh_bytes,
         }
 
+    def _device_bytes(self) -> int:
+        """Of the host: ids of rows on the device, and the rows themselves where that is the CPU."""
+        if not self.device_rows:
+            return 0
+        ids = self.device_rows * (_CACHED_ID_BYTES + 1)
+        if self._means.device != "cpu":
+            return ids
+        row_bytes = device_row_bytes(self._means.store)
+        piece = min(ASSEMBLY_PIECE_BYTES, self._means.sizes.nodes * row_bytes)
+        return ids + self.device_rows * row_bytes + piece
+
     def _worker_bytes(self) -> int:
         """Who gathers a batch: blocks of its chunk, and its table or what replaces it."""
         if not self.row_bytes:
             return 0
         nodes = self._means.sizes.nodes
         table = 8 * nodes
-        own = block_bytes(nodes * self.row_bytes) + _LOOKUP_BYTES * nodes
+        lookups = 2 if self.device_rows else 1
+        own = block_bytes(nodes * self.row_bytes) + lookups * _LOOKUP_BYTES * nodes
+        if self.device_rows and self._means.options.verify_rows:  # x comes back from there
+            own += nodes * device_row_bytes(self._means.store)
         if self._means.disk_bytes is None:
             return own + table
         return max(own, shared_memory_bytes(nodes, self.row_bytes)) + table
@@ -490,6 +555,11 @@ class _Sizes:
         own = self._means.sizes.scratch_bytes + self._record_bytes() * 5 // 4
         return own + source_bytes(self._means, source) + 2 * WRITE_BUFFER_BYTES
 
+    @property
+    def _cached(self) -> int:
+        """Rows of both caches."""
+        return self.device_rows + self.cache_rows
+
     def _refresh_bytes(self) -> int:
         """What is kept for preparing beside training: for packing in one pass, if that is little
         beside the cache; else the least."""
@@ -508,9 +578,9 @@ class _Sizes:
         segments = 0
         if self._means.disk_bytes is not None:  # then batches may have to share rows
             segments = sharing_bytes(self._means.store, self._batches, sizes.nodes)
-        tiers = tiers_bytes(
-            self._means.store.num_nodes, self._batches, sizes.nodes, self.cache_rows
-        )
+        tiers = tiers_bytes(self._means.store.num_nodes, self._batches, sizes.nodes, self._cached)
+        if self.device_rows:
+            tiers += slots_bytes(self._cached, sizes.nodes)
         planning = tiers + 8 * sizes.nodes + 4 * WRITE_BUFFER_BYTES
         packing = PackMemory.least_bytes(self.row_bytes, self._means.store.num_nodes)
         return max(self.sampling_bytes(source), planning, packing, segments)
@@ -587,9 +657,11 @@ class _Run:
                 job.store.features_one_by_one() if job.options.raw else job.store.features,
                 workers=self._workers,
                 threads=-(-cpu_count() // self._workers),
+                device=strategy._device,
             )
         self.hits: list[int] = []
-        """Rows that were cached, per batch."""
+        """Rows that were cached in memory, per batch; and the same of the device."""
+        self.device_hits: list[int] = []
 
     def piped(self) -> Iterator[Prepared]:
         stages = [
@@ -659,6 +731,8 @@ class _Run:
         else:
             with self._strategy._advising():
                 self.hits.append(self._rows.gather_packed(batch, self._pack, t))
+        if batch.on_device:
+            self.device_hits.append(batch.on_device)
         if self._verify:
             verify_rows(batch, self._store.features)
         return item
