@@ -25,7 +25,6 @@ from outcrop.store.store import GraphStore
 from outcrop.train import TrainOptions, fit
 
 RESULTS = Path(__file__).parent / "results" / "diskgnn-accuracy.md"
-OUTCROP = str(Path(sys.executable).parent / "outcrop")
 
 # hidden is of all heads together.
 MODELS: dict[str, dict[str, Any]] = {
@@ -87,7 +86,8 @@ def main() -> None:
         for name in arguments.only:
             path = Path(folder) / f"{name}.outcrop"
             source = arguments.data / f"{name}.npz"
-            subprocess.run([OUTCROP, "import", "npz", source, path], check=True)
+            command = [sys.executable, "-m", "outcrop", "import", "npz", source, path]
+            subprocess.run(command, check=True)
             for row in rows(path, name, arguments):
                 lines.append(row)
                 print(row, flush=True)
