@@ -84,7 +84,8 @@ def test_the_check_fails_when_one_byte_of_one_batch_is_altered(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(strategies.STRATEGIES, OneByteOff.name, OneByteOff)
-    records = [run_job(job(path, name)).as_dict() for name in ("memory", "mmap", "direct")]
+    names = ("memory", "mmap", "direct", "gnndrive:x=slots")
+    records = [run_job(job(path, name)).as_dict() for name in names]
     check = check_digests(records, 3)
     assert check is not None and check["equal"]
     records.append(run_job(job(path, OneByteOff.name)).as_dict())
