@@ -25,7 +25,7 @@ from outcrop.pack.chunks import Pack
 from outcrop.pack.plan import make_plan
 from outcrop.pack.predict import Predicted, predict
 from outcrop.pack.prepare import PackSpec, prepare_pack, prepare_trace
-from outcrop.pack.search import (
+from outcrop.pack.segments.search import (
     Candidate,
     Order,
     OrderName,

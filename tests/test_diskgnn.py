@@ -27,7 +27,7 @@ from outcrop.options import DiskOptions, Faults, parse_size
 from outcrop.sample.sampler import Sampler
 from outcrop.store.locks import DirectoryLock
 from outcrop.store.store import GraphStore
-from outcrop.strategies.diskgnn import in_steps
+from outcrop.strategies.diskgnn_sizes import in_steps
 from outcrop.train import TrainOptions, fit
 from tests.conformance.contract import all_contents
 from tests.conformance.test_strategies import check, loader_of

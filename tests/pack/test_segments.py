@@ -15,19 +15,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import outcrop.pack.batched as batched
-import outcrop.pack.order as order_module
-import outcrop.pack.search as search_module
+import outcrop.pack.segments.order as order_module
+import outcrop.pack.segments.search as search_module
 from outcrop import _core
 from outcrop.disk import Disk, File
 from outcrop.errors import BudgetError, CorruptError
 from outcrop.options import parse_size
 from outcrop.pack.batched import PackMemory, pack_batched
 from outcrop.pack.chunks import Pack, write_pack
-from outcrop.pack.pages import PageRuns, count_pages
 from outcrop.pack.pieces import PIECE_BYTES
 from outcrop.pack.plan import CHUNKS, PackPlan, load_plan, make_plan
 from outcrop.pack.predict import predict
-from outcrop.pack.search import (
+from outcrop.pack.segments.layout import Segments
+from outcrop.pack.segments.pages import PageRuns, count_pages
+from outcrop.pack.segments.plan import make_segmented
+from outcrop.pack.segments.search import (
     Order,
     OrderName,
     PackedLists,
@@ -37,8 +39,6 @@ from outcrop.pack.search import (
     search,
     segment_pages,
 )
-from outcrop.pack.segmented import make_segmented
-from outcrop.pack.segments import Segments
 from outcrop.sample.trace import Trace
 from outcrop.store.store import GraphStore
 from tests.conftest import SOAK
@@ -470,7 +470,7 @@ def test_an_interrupted_packing_of_segments_goes_on_where_it_was(
                 assert loaded is not None
                 with pytest.MonkeyPatch.context() as patch:
                     patch.setattr("outcrop.pack.batched.sync_directory", dies)
-                    patch.setattr("outcrop.pack.order.sync_directory", dies)
+                    patch.setattr("outcrop.pack.segments.order.sync_directory", dies)
                     patch.setattr("outcrop.disk.File.write", before(dies, "write"))
                     patch.setattr("outcrop.disk.File.truncate", before(dies, "truncate"))
                     try:

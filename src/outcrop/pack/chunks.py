@@ -18,13 +18,13 @@ from xxhash import xxh3_64_intdigest
 
 from outcrop.disk import Disk, File, aligned_empty
 from outcrop.errors import CorruptError, StoreError
-from outcrop.pack.order import order_segments
 from outcrop.pack.partial import mark
 from outcrop.pack.pieces import PIECE_BYTES, Checksums, chunk_checksum
 from outcrop.pack.plan import CHUNKS, IDS, PLACES, PLAN, TABLES, PackPlan
 from outcrop.pack.predict import Predicted, predict
-from outcrop.pack.segments import Segments
-from outcrop.pack.shared import Block, SharedRows
+from outcrop.pack.segments.layout import Segments
+from outcrop.pack.segments.order import order_segments
+from outcrop.pack.segments.rows import Block, SharedRows
 from outcrop.pack.tables import Table, read_table, round_up
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.seeds import Ids

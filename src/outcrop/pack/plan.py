@@ -19,7 +19,7 @@ from outcrop.cache.tiers import BatchTiers, hottest_of_each, split_batches
 from outcrop.disk import Disk
 from outcrop.errors import CorruptError
 from outcrop.pack.partial import DeviceSlots
-from outcrop.pack.segments import Segments
+from outcrop.pack.segments.layout import Segments
 from outcrop.pack.tables import Table, round_up, table_sizes
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.seeds import Ids

@@ -22,8 +22,8 @@ from outcrop.pack.batched import pack_batched
 from outcrop.pack.chunks import PACK_VERSION, pack_bytes, tidy_finished, write_pack
 from outcrop.pack.pieces import Checksums
 from outcrop.pack.plan import PackPlan, load_plan, make_plan
-from outcrop.pack.search import PackedLists, search
-from outcrop.pack.segmented import make_segmented
+from outcrop.pack.segments.plan import make_segmented
+from outcrop.pack.segments.search import PackedLists, search
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.sampler import SAMPLING_VERSION, Sampler, Sampling
 from outcrop.sample.seeds import SeedOrder, Task

@@ -21,50 +21,34 @@ import numpy as np
 
 from outcrop import _core
 from outcrop.batch import Prepared
-from outcrop.cache.tiers import tiers_bytes
 from outcrop.errors import BudgetError, CorruptError, OptionError, StoreError
-from outcrop.pack.batched import PackMemory
-from outcrop.pack.chunks import Pack, block_bytes
+from outcrop.pack.chunks import Pack
 from outcrop.pack.partial import (
-    ASSEMBLY_PIECE_BYTES,
     DEVICE_CACHE,
     DeviceSize,
     assembly_bytes,
-    device_row_bytes,
-    slots_bytes,
 )
-from outcrop.pack.plan import ROW
-from outcrop.pack.prepare import PackSpec, SamplesSpec, prepare_pack, prepare_trace
+from outcrop.pack.prepare import PackSpec, prepare_pack, prepare_trace
 from outcrop.pack.refresh import Refresh, discard, left_by_others
 from outcrop.pack.rows import TieredRows, verify_rows
-from outcrop.pack.shared import shared_memory_bytes
-from outcrop.pack.sharing import segment_facts, sharing_bytes
+from outcrop.pack.segments.sizes import segment_facts
 from outcrop.parallel import cpu_count
 from outcrop.pipeline import Pipeline, Stage
 from outcrop.progress import Progress
-from outcrop.sample.imported import ImportedSamples, find_samples, open_samples
+from outcrop.sample.imported import find_samples, open_samples
 from outcrop.sample.sampler import Sampler, Subgraph
 from outcrop.sample.seeds import Task
-from outcrop.sample.trace import Trace, trace_bytes
-from outcrop.store.arrays import WRITE_BUFFER_BYTES
+from outcrop.sample.trace import Trace
 from outcrop.store.derived import Layout
 from outcrop.store.store import GraphStore
 from outcrop.strategies.base import Job, Means, RunTimes, Strategy
+from outcrop.strategies.diskgnn_sizes import CPU_CACHE, Sizes
 from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
-from outcrop.strategies.offline import Source, offline_sampler, source_bytes
+from outcrop.strategies.offline import offline_sampler
 
 if TYPE_CHECKING:
     from outcrop.pack.device import DeviceRows
 
-# Chunks that are read at a time, where there is memory for their batches: while one is at its end,
-# the next keeps the drive busy.
-_MOST_WORKERS = 2
-# What a batch without a table takes per node while its rows are looked up, in each cache.
-_LOOKUP_BYTES = 32
-_CACHED_ID_BYTES = 8
-# Of the memory that is spare, the part that preparing beside training may take to be fast.
-_REFRESH_SHARE = 4
-CPU_CACHE = "cpu cache"
 GRAPH_LOAD = "graph load"
 
 
@@ -136,12 +120,12 @@ class DiskGNN(Strategy):
 
     @classmethod
     def needs(cls, means: Means) -> Mapping[str, int]:
-        return _Sizes(means).needs()
+        return Sizes(means).needs()
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._options: DiskGNNOptions = job.options
-        sizes = _Sizes(job)
+        sizes = Sizes(job)
         self._sizes = sizes
         self._spec = sizes.spec
         self._workers = sizes.workers
@@ -418,192 +402,6 @@ def _device_rows(job: Job, rows: int) -> DeviceRows | None:
     from outcrop.pack.device import DeviceRows, is_here  # torch, which preparation does without
 
     return DeviceRows(rows, job.store.encoding, job.device) if is_here(job.device) else None
-
-
-class _Sizes:
-    """What memory is needed, and what of it the cache gets."""
-
-    def __init__(self, means: Means) -> None:
-        store, options = means.store, means.options
-        self._means = means
-        self.row_bytes = store.encoding.row_bytes if store.has("features") else 0
-        # With the next ones on their way, one is enough.
-        known = 1 if options.refresh == "background" else means.epochs
-        epochs = options.distinct_epochs or max(1, known or 1)
-        self._samples = None if options.samples is None else _samples_for(means)
-        if self._samples is not None:
-            epochs = self._samples.epochs
-        self._batches = epochs * len(means.seeds)
-        self.workers = 1
-        self.device_rows: int = options.device_rows(store)
-        per_row = self.row_bytes + _CACHED_ID_BYTES + (1 if self.device_rows else 0)
-        self.cache_rows = min(store.num_nodes, means.spare_bytes // per_row)  # at most
-        self.refresh_bytes = self._refresh_bytes() if options.refresh == "background" else 0
-        spare = max(0, means.spare_bytes - sum(self._fixed().values()))
-        # Packs depend on the cache: its size must not depend on which engine there is.
-        alike = max(0, spare + store.disk.memory_bytes - store.disk.most_memory_bytes)
-        rows = int(options.cache_share * alike) // per_row
-        used = options.cpu_cache and self.row_bytes
-        most = store.num_nodes - self.device_rows
-        rows = in_steps(rows) if rows < most else most
-        self.cache_rows = rows if used else 0
-        self.cache_bytes = self.cache_rows * per_row
-        if spare - self.cache_bytes >= means.sizes.batch_bytes + self._worker_bytes():
-            self.workers = _MOST_WORKERS
-        self.spec = PackSpec(
-            means.sampling,
-            means.seeds,
-            epochs,
-            self.cache_rows,
-            options.packing,
-            device_rows=self.device_rows,
-        )
-        if self._samples is not None:
-            digest = self._samples.digest
-            self.spec = SamplesSpec(**vars(self.spec), name=self._samples.name, digest=digest)
-
-    @property
-    def disk_bytes(self) -> int | None:
-        """Of one generation."""
-        given = self._means.disk_bytes
-        return given // 2 if given is not None and self.refresh_bytes else given
-
-    def generation(self, epoch: int) -> PackSpec:
-        """That has this epoch."""
-        count, of_run = self.spec.epochs, self._means.epochs
-        first = epoch // count * count
-        if of_run is not None and epoch < of_run:
-            count = min(count, of_run - first)
-        return replace(self.spec, first_epoch=first, epochs=count)
-
-    def needs(self) -> dict[str, int]:
-        resident = {**self._fixed(), CPU_CACHE: self.cache_bytes}
-        # Preparation ends before there are batches and a cache, and uses their memory.
-        beside = max(sum(resident.values()), self._means.spare_bytes)
-        missing = (
-            self._prepare_bytes(self._means.options.topology)
-            - beside
-            - 2 * self._means.sizes.batch_bytes
-        )
-        return {**resident, "preparation": max(0, missing)}
-
-    def _fixed(self) -> dict[str, int]:
-        sizes = self._means.sizes
-        # One record at a time: the thread that loads it copies it into the batch.
-        return {
-            "disk engine for rows": self._means.store.disk.memory_bytes if self._raw else 0,
-            DEVICE_CACHE: self._device_bytes(),
-            "sampler": sizes.scratch_bytes,
-            "graphs": self._record_bytes() + 8 * self._seeds,
-            "chunks": self.workers * self._worker_bytes(),
-            "indexes": (2 if self.refresh_bytes else 1) * self._batches * (80 + ROW.itemsize),
-            "refresh": self.refresh_bytes,
-        }
-
-    def _device_bytes(self) -> int:
-        """Of the host: ids of rows on the device, and the rows themselves where that is the CPU."""
-        if not self.device_rows:
-            return 0
-        ids = self.device_rows * (_CACHED_ID_BYTES + 1)
-        if self._means.device != "cpu":
-            return ids
-        row_bytes = device_row_bytes(self._means.store)
-        piece = min(ASSEMBLY_PIECE_BYTES, self._means.sizes.nodes * row_bytes)
-        return ids + self.device_rows * row_bytes + piece
-
-    def _worker_bytes(self) -> int:
-        """Who gathers a batch: blocks of its chunk, and its table or what replaces it."""
-        if not self.row_bytes:
-            return 0
-        nodes = self._means.sizes.nodes
-        table = 8 * nodes
-        lookups = 2 if self.device_rows else 1
-        own = block_bytes(nodes * self.row_bytes) + lookups * _LOOKUP_BYTES * nodes
-        if self.device_rows and self._means.options.verify_rows:  # x comes back from there
-            own += nodes * device_row_bytes(self._means.store)
-        if self._means.disk_bytes is None:
-            return own + table
-        return max(own, shared_memory_bytes(nodes, self.row_bytes)) + table
-
-    @property
-    def _raw(self) -> bool:
-        return bool(self._means.options.raw and self.row_bytes)
-
-    @property
-    def _seeds(self) -> int:
-        """Of a batch, at most."""
-        imported = 0 if self._samples is None else self._samples.seeds
-        return max(self._means.seeds.batch_size, imported)
-
-    def _record_bytes(self) -> int:
-        """Of a batch in the trace."""
-        sizes, seeds = self._means.sizes, self._seeds
-        lists = seeds + 2 * len(self._means.sampling.num_neighbors) + 2
-        store = self._means.store
-        return trace_bytes(
-            sizes.nodes,
-            sizes.edges,
-            seeds,
-            targets=sizes.nodes,
-            lists=lists,
-            num_nodes=store.num_nodes,
-            num_edges=store.num_edges,
-        )
-
-    def sampling_bytes(self, source: Source) -> int:
-        """The least that sampling ahead takes: the sampler, what it draws from, the writer."""
-        own = self._means.sizes.scratch_bytes + self._record_bytes() * 5 // 4
-        return own + source_bytes(self._means, source) + 2 * WRITE_BUFFER_BYTES
-
-    @property
-    def _cached(self) -> int:
-        """Rows of both caches."""
-        return self.device_rows + self.cache_rows
-
-    def _refresh_bytes(self) -> int:
-        """What is kept for preparing beside training: for packing in one pass, if that is little
-        beside the cache; else the least."""
-        least = self._prepare_bytes("mmap")
-        if not self.row_bytes:
-            return least
-        chunks, rows = self._batches + 1, self._means.store.num_nodes
-        wanted = PackMemory.one_pass_bytes(chunks, self.row_bytes, rows)
-        return max(least, min(wanted, self._means.spare_bytes // _REFRESH_SHARE))
-
-    def _prepare_bytes(self, source: Source) -> int:
-        """The most of any step of preparation."""
-        sizes = self._means.sizes
-        if not self.row_bytes:
-            return self.sampling_bytes(source)
-        segments = 0
-        if self._means.disk_bytes is not None:  # then batches may have to share rows
-            segments = sharing_bytes(self._means.store, self._batches, sizes.nodes)
-        tiers = tiers_bytes(self._means.store.num_nodes, self._batches, sizes.nodes, self._cached)
-        if self.device_rows:
-            tiers += slots_bytes(self._cached, sizes.nodes)
-        planning = tiers + 8 * sizes.nodes + 4 * WRITE_BUFFER_BYTES
-        packing = PackMemory.least_bytes(self.row_bytes, self._means.store.num_nodes)
-        return max(self.sampling_bytes(source), planning, packing, segments)
-
-
-def _samples_for(means: Means) -> ImportedSamples:
-    """The imported samples; OptionError where the loader's epochs are not theirs."""
-    samples = find_samples(means.store, means.options.samples)
-    if means.sampling.kind != "neighbor":
-        raise OptionError("diskgnn: imported samples are for a NeighborLoader")
-    if samples.batches != len(means.seeds):
-        raise OptionError(
-            f"diskgnn: samples {samples.name!r} have {samples.batches} batches per epoch, and the "
-            f"loader {len(means.seeds)}: give it the input_nodes and the batch_size that they were "
-            "sampled with"
-        )
-    return samples
-
-
-def in_steps(count: int) -> int:
-    """Less by at most 1/32, so that a few bytes of memory more or less change nothing."""
-    step = 1 << max(0, count.bit_length() - 6)
-    return count // step * step
 
 
 @dataclass

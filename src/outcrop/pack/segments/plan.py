@@ -12,9 +12,9 @@ import numpy as np
 
 from outcrop import _core
 from outcrop.disk import Disk
-from outcrop.pack.pages import count_pages
 from outcrop.pack.plan import IDS, PLACES, TABLES, PackPlan, append_table, save_plan
-from outcrop.pack.search import Order, PackedLists
+from outcrop.pack.segments.pages import count_pages
+from outcrop.pack.segments.search import Order, PackedLists
 from outcrop.pack.tables import Table, read_table
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.seeds import Ids

@@ -22,10 +22,10 @@ from outcrop import _core
 from outcrop.disk import Disk, Pending, aligned_empty
 from outcrop.errors import BudgetError
 from outcrop.options import format_size, size_of_at_least
-from outcrop.pack.pages import count_pages
 from outcrop.pack.plan import IDS, PackPlan
 from outcrop.pack.predict import Predicted, predict
-from outcrop.pack.segments import Segments
+from outcrop.pack.segments.layout import Segments
+from outcrop.pack.segments.pages import count_pages
 from outcrop.pack.tables import PAGE_BYTES
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.seeds import Ids

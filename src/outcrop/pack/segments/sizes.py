@@ -6,8 +6,8 @@ from typing import Any
 
 from outcrop import _core
 from outcrop.pack.chunks import Pack
-from outcrop.pack.search import MOST_ABOVE, pairs_bytes
-from outcrop.pack.segments import bucket_memory_bytes
+from outcrop.pack.segments.layout import bucket_memory_bytes
+from outcrop.pack.segments.search import MOST_ABOVE, pairs_bytes
 from outcrop.store.arrays import READ_BLOCK_BYTES, WRITE_BUFFER_BYTES
 from outcrop.store.store import GraphStore
 

@@ -16,10 +16,10 @@ from xxhash import xxh3_64_intdigest
 from outcrop import _core
 from outcrop.disk import Disk, File, aligned_empty
 from outcrop.errors import CorruptError
-from outcrop.pack.pages import PageRuns
 from outcrop.pack.pieces import PIECE_BYTES, Checksums, chunk_checksum
 from outcrop.pack.plan import CHUNKS, PLACES, TABLES, PackPlan
-from outcrop.pack.segments import BLOCK_BYTES, Segments
+from outcrop.pack.segments.layout import BLOCK_BYTES, Segments
+from outcrop.pack.segments.pages import PageRuns
 from outcrop.pack.tables import PAGE_BYTES, read_table, round_up
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.seeds import Ids

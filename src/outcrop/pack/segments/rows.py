@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from outcrop import _core
 from outcrop.cache.tiers import Rows
 from outcrop.disk import File, Pending, aligned_empty
-from outcrop.pack.pages import PageRuns
+from outcrop.pack.segments.pages import PageRuns
 from outcrop.pack.tables import PAGE_BYTES, round_up
 from outcrop.sample.seeds import Ids
 from outcrop.store.arrays import READ_BLOCK_BYTES
