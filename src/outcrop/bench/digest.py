@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import xxhash
 
 _TENSORS = ("n_id", "edge_index", "e_id", "x", "y", "input_id", "root_n_id")
+# Of rows that stay in slots: all of them at once would be more memory than the batch has.
+_ROWS = 4096
 
 
 def digest_batches(batches: Iterable[Any]) -> str:
@@ -15,12 +17,24 @@ def digest_batches(batches: Iterable[Any]) -> str:
     digest = xxhash.xxh3_128()
     for batch in batches:
         for name in _TENSORS:
-            found = batch.get(name)
-            if name == "x" and found is None and batch.get("x_index") is not None:
-                found = batch.x_buffer[batch.x_index]  # rows that stay in slots
-            if found is not None:
-                array = found.cpu().numpy()
-                digest.update(f"{name} {array.dtype} {array.shape}".encode())
-                digest.update(array.data)
-        del batch, found
+            for part in _parts(batch, name):
+                digest.update(part)
+        del batch
     return digest.hexdigest()
+
+
+def _parts(batch: Any, name: str) -> Iterator[Any]:
+    """A tensor's name, type and shape, then its bytes; nothing where the batch has none."""
+    if name == "x" and batch.get("x_index") is not None:
+        rows, index = batch.x_buffer, batch.x_index
+        yield _header(name, rows[:1].cpu().numpy().dtype, (len(index), rows.shape[1]))
+        for begin in range(0, len(index), _ROWS):
+            yield rows[index[begin : begin + _ROWS]].cpu().numpy().data
+    elif batch.get(name) is not None:
+        array = batch[name].cpu().numpy()
+        yield _header(name, array.dtype, array.shape)
+        yield array.data
+
+
+def _header(name: str, dtype: Any, shape: tuple[int, ...]) -> bytes:
+    return f"{name} {dtype} {shape}".encode()
