@@ -1,4 +1,4 @@
-// Node table: node id -> a 32-bit value, in the smaller of two structures.
+// Node table: node id -> a 32-bit value, in one of two structures, by their sizes.
 #pragma once
 
 #include <bit>

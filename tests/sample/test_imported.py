@@ -199,6 +199,7 @@ def test_a_pack_belongs_to_the_samples_not_to_their_name(store: GraphStore) -> N
     not (importlib.util.find_spec("pyg_lib") or importlib.util.find_spec("torch_sparse")),
     reason="PyG samples with pyg-lib or torch-sparse",
 )
+@pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without a 'pyg-lib'")
 def test_samples_of_pyg_itself(store: GraphStore) -> None:
     from torch_geometric.data import Data
     from torch_geometric.loader import NeighborLoader as PygLoader
@@ -213,5 +214,6 @@ def test_samples_of_pyg_itself(store: GraphStore) -> None:
     made = loader(store, "diskgnn:samples=pyg:verify_rows=true")
     for batch, sample in zip(made.epoch(0), samples, strict=True):
         assert torch.equal(batch.n_id, sample.n_id)
-        assert batch.num_sampled_nodes == list(sample.num_sampled_nodes)
+        if "num_sampled_nodes" in sample:  # by pyg-lib
+            assert batch.num_sampled_nodes == list(sample.num_sampled_nodes)
     made.close()

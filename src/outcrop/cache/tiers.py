@@ -1,8 +1,8 @@
 """Tiers: a trace -> which rows stay in memory, and where every row of a batch is found.
 
 Two passes over the node ids of the trace: the first counts, the second splits each batch. Memory: a
-table of nodes (4 bytes for each of the graph, or 16 to 48 for each that is touched, whichever is
-less), and what is in flight of the batch at hand; never all batches.
+table of nodes (4 bytes for each of the graph; 24 to 48 for each that is touched, where that is less
+than half of it), and what is in flight of the batch at hand; never all batches.
 """
 
 from __future__ import annotations
