@@ -1,16 +1,17 @@
 """GNNDrive's own figures: the drive's use, memory contention, buffer sizes, the order of batches.
 
     python benchmarks/gnndrive.py drive --memory 8% --cage 1000000000 --batches 40
-    python benchmarks/gnndrive.py contention --dims 64,128,256,512 --strategies mmap,gnndrive
+    python benchmarks/gnndrive.py contention --dims 64,128,256,512 --strategies mmap,ginex,gnndrive
     python benchmarks/gnndrive.py buffer --sizes 1,2,4,8
     python benchmarks/gnndrive.py order --store wordnet31.outcrop --seeds 5
 
 drive: requests a second while a batch is extracted, against fio with requests of the same mean size
 just before and after. contention (Figure 2): sampling alone and sampling beside extraction, under
-one hard limit; bytes of the topology that the samplers' threads had to read. buffer (Figure 12):
-slots, in batches. order (Figure 14): exact against completion order, trained on a real graph;
-`--delay-us` makes a fast drive slow enough for batches to overtake each other. `--store` takes one
-store in place of the generated ones. Tables go to benchmarks/results/gnndrive-NAME.md.
+one hard limit; bytes of the topology that samplers read, by page faults or through the engine.
+buffer (Figure 12): slots, in batches. order (Figure 14): exact against completion order, trained on
+a real graph; `--delay-us` makes a fast drive slow enough for batches to overtake each other.
+`--store` takes one store in place of the generated ones. Tables go to
+benchmarks/results/gnndrive-NAME.md.
 """
 
 from __future__ import annotations
@@ -29,10 +30,13 @@ from typing import Any
 import numpy as np
 
 from machine import provenance, rmat_store
+from outcrop import _core
 from outcrop.bench.bound import wall_seconds
 from outcrop.bench.compare import BenchOptions, plan_memory, run_bench
 from outcrop.bench.drive import forget, run_fio
+from outcrop.cache.neighbor import NeighborCache
 from outcrop.cage import run_caged
+from outcrop.disk import Disk
 from outcrop.feed import Schedule, probe, row_shape, seed_nodes
 from outcrop.gather import NoRows
 from outcrop.loader import NeighborLoader
@@ -40,7 +44,7 @@ from outcrop.options import DiskOptions, Faults, format_size
 from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import SeedOrder, Stream
 from outcrop.store.store import GraphStore
-from outcrop.strategies import online, strategy_named
+from outcrop.strategies import ginex, online, strategy_named
 from outcrop.train import TrainOptions, fit
 
 RESULTS = Path("benchmarks/results")
@@ -55,7 +59,7 @@ def main() -> None:
     parser.add_argument("--store", type=Path, default=None)
     parser.add_argument("--nodes", type=int, default=4_000_000)
     parser.add_argument("--dims", default="64,128,256,512")
-    parser.add_argument("--strategies", default="mmap,gnndrive")
+    parser.add_argument("--strategies", default="mmap,ginex,gnndrive")
     parser.add_argument("--memory", default="10%", help="for caches; of order: in all")
     parser.add_argument("--cage", type=int, default=None, help="bytes; default: as in bench")
     parser.add_argument("--sizes", default="1,2,4,8")
@@ -228,29 +232,68 @@ def thread_read_bytes(thread: int) -> int:
     return 0
 
 
+@dataclass
+class CachedTopologies:
+    """Topologies over a neighbour cache: an engine of their own reads for them, and counts."""
+
+    disk: Disk | None = None
+
+    @classmethod
+    def watch(cls) -> CachedTopologies:
+        found = cls()
+
+        def topology(self: NeighborCache, indptr: Any) -> Any:
+            store = self._store
+            found.disk = found.disk or Disk(store.disk.options)
+            with found.disk.open(store.file("indices")) as file:
+                engine, core = file.core
+                offset = store.manifest.arrays["indices"].data_offset
+                return _core.cached_topology(indptr, self._lists, engine, core, offset)
+
+        setattr(NeighborCache, "topology", topology)  # noqa: B010
+        return found
+
+    def read_bytes(self) -> int:
+        return 0 if self.disk is None else self.disk.counters.bytes_read
+
+
+def leave_rows(strategy: str) -> None:
+    """From now on the strategy samples, and gathers nothing."""
+    made: Any = strategy_named(strategy)[0]
+    if issubclass(made, ginex.Ginex):
+        setattr(ginex._Run, "_gather", lambda _, item: item[0])  # noqa: B010
+    else:
+        made._gatherer = lambda _: NoRows()
+
+
 def run_worker(job: dict[str, Any]) -> dict[str, float]:
     """One run under the limit -> seconds of sampling and bytes of topology, per batch."""
-    threads = SamplerThreads.watch()
+    threads, cached = SamplerThreads.watch(), CachedTopologies.watch()
+
+    def read_bytes() -> int:
+        return threads.read_bytes() + cached.read_bytes()
+
     if not job["extract"]:
-        made: Any = strategy_named(job["strategy"])[0]
-        made._gatherer = lambda _: NoRows()
+        leave_rows(job["strategy"])
+    total = job["warmup"] + job["batches"]
     with GraphStore(job["store"]) as store:
         loader = NeighborLoader(
             store, [10, 10, 10], "train", batch_size=job["batch_size"], shuffle=True,
             strategy=job["strategy"], memory=job["memory"],
         )  # fmt: skip
-        batches = loader.epoch(0, job["warmup"] + job["batches"])
-        for _ in range(job["warmup"]):
+        batches = loader.epoch(0, total)
+        # ginex samples all of them before the first one comes.
+        first = 0 if job["strategy"].startswith("ginex") else job["warmup"]
+        before = read_bytes()
+        for number in range(total):
+            if number == first:
+                before = read_bytes()
+            if number == total - 1:
+                after = read_bytes()  # before the end, which ends the threads
             next(batches)
-        before = threads.read_bytes()
-        for _ in range(job["batches"] - 1):
-            next(batches)
-        after = threads.read_bytes()  # before the end, which ends the threads
-        next(batches)
         batches.close()  # type: ignore[attr-defined]
         sampled = loader.record.epochs[0].stages["sample"].busy_seconds
-    total = job["warmup"] + job["batches"]
-    return {"seconds": sampled / total, "bytes": (after - before) / max(job["batches"] - 1, 1)}
+    return {"seconds": sampled / total, "bytes": (after - before) / max(total - 1 - first, 1)}
 
 
 # Figure 12

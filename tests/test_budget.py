@@ -202,6 +202,19 @@ def test_memory_is_used_again() -> None:
     assert array.ctypes.data == address
 
 
+@pytest.mark.parametrize("pages", [40, 48])
+def test_memory_of_nearly_the_size_is_used_again(pages: int) -> None:
+    pool = _core.SlabPool(48 * PAGE)
+    (array,) = take(pool, 44 * PAGE)
+    array[:] = 7
+    del array
+    (array,) = take(pool, pages * PAGE)
+    common = min(pages, 44) * PAGE
+    assert np.all(array[:common] == 7), "the same pages"
+    assert np.all(array[common:] == 0)
+    assert pool.held_bytes == pages * PAGE
+
+
 def test_kept_memory_of_other_sizes_makes_room() -> None:
     pool = _core.SlabPool(10 * PAGE)
     del take(pool, *[PAGE] * 10)[:]

@@ -14,6 +14,7 @@ namespace outcrop::bindings {
 namespace {
 
 using cache::Claim;
+using cache::Expected;
 using cache::Reuse;
 using cache::SlotBuffer;
 
@@ -33,17 +34,27 @@ void MakeBuffer(BufferHandle* self, int64_t num_nodes, int64_t num_slots, bool c
   new (self) BufferHandle{std::make_shared<SlotBuffer>(num_nodes, num_slots, ReuseOf(counted))};
 }
 
+bool OfGraph(std::span<const int64_t> nodes, const SlotBuffer& buffer) {
+  return std::all_of(nodes.begin(), nodes.end(),
+                     [&](int64_t node) { return node >= 0 && node < buffer.num_nodes(); });
+}
+
 std::optional<Claim> Reserve(const BufferHandle& handle, Array1<const int64_t> nodes,
-                             double seconds) {
+                             double seconds, const Expected* expected) {
   const std::span<const int64_t> wanted = Span(nodes);
   const SlotBuffer& buffer = *handle.buffer;
   Require(std::is_sorted(wanted.begin(), wanted.end()), "nodes must be ascending");
-  Require(wanted.empty() || (wanted.front() >= 0 && wanted.back() < buffer.num_nodes()),
-          "a node that is not of the graph");
+  Require(OfGraph(wanted, buffer), "a node that is not of the graph");
+  Require(!expected || expected->OfBuffer(buffer), "expected of another buffer, or forgotten");
   int64_t different = wanted.empty() ? 0 : 1;
   for (size_t i = 1; i < wanted.size(); ++i) different += wanted[i] != wanted[i - 1];
   Require(different <= buffer.num_slots(), "more nodes than slots");
-  return handle.buffer->Reserve(wanted, Milliseconds(seconds));
+  return handle.buffer->Reserve(wanted, Milliseconds(seconds), expected);
+}
+
+std::optional<Expected> Expect(const BufferHandle& handle, Array1<const int64_t> nodes) {
+  Require(OfGraph(Span(nodes), *handle.buffer), "a node that is not of the graph");
+  return handle.buffer->Expect(Span(nodes));
 }
 
 Claim& Held(Claim& claim) {
@@ -76,10 +87,13 @@ void BindRefcount(nb::module_& m) {
           [](Claim& self, double seconds) { return Held(self).Collect(Milliseconds(seconds)); },
           nb::arg("seconds"), Unlocked())
       .def("release", &Claim::Release, Unlocked());
+  nb::class_<Expected>(m, "Expected").def("forget", &Expected::Forget, Unlocked());
   nb::class_<BufferHandle>(m, "SlotBuffer")
       .def("__init__", &MakeBuffer, nb::arg("num_nodes"), nb::arg("num_slots"), nb::kw_only(),
            nb::arg("counted"))
-      .def("reserve", &Reserve, nb::arg("nodes").noconvert(), nb::arg("seconds"), Unlocked())
+      .def("reserve", &Reserve, nb::arg("nodes").noconvert(), nb::arg("seconds"),
+           nb::arg("expected").none() = nb::none(), Unlocked())
+      .def("expect", &Expect, nb::arg("nodes").noconvert(), Unlocked())
       .def_prop_ro("num_slots", [](const BufferHandle& self) { return self.buffer->num_slots(); })
       .def_prop_ro("num_standby",
                    [](const BufferHandle& self) { return self.buffer->num_standby(); })

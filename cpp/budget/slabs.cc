@@ -43,11 +43,14 @@ std::vector<Slab> SlabPool::Take(std::span<const uint64_t> sizes, std::chrono::m
 }
 
 disk::AlignedMemory SlabPool::TakeKept(uint64_t bytes) {
-  const auto found = kept_.find(bytes);
-  if (found == kept_.end()) return {};
+  auto found = kept_.lower_bound(bytes);
+  if (found == kept_.end() || found->first > bytes + bytes / 4) {
+    if (found == kept_.begin() || (--found)->first < bytes - bytes / 4) return {};
+  }
   disk::AlignedMemory memory = std::move(found->second);
   kept_.erase(found);
-  kept_bytes_ -= bytes;
+  kept_bytes_ -= memory.size();
+  if (memory.size() != bytes) memory.Resize(bytes);
   return memory;
 }
 

@@ -47,7 +47,7 @@ class SlabPool : public std::enable_shared_from_this<SlabPool> {
   uint64_t peak_bytes() const;
 
   // What a slab of this many bytes is charged: sizes are rounded up by at most 1/8, so that
-  // batches of nearly one size can use each other's slabs.
+  // batches of nearly one size can use each other's slabs as they are.
   static uint64_t ChargedBytes(uint64_t bytes);
 
  private:
@@ -55,7 +55,7 @@ class SlabPool : public std::enable_shared_from_this<SlabPool> {
 
   void Return(disk::AlignedMemory memory);
   // REQUIRES: mutex_ is held, in both.
-  disk::AlignedMemory TakeKept(uint64_t bytes);  // empty where none is of this size
+  disk::AlignedMemory TakeKept(uint64_t bytes);  // empty where none is of about this size
   void DropKept(uint64_t wanted);                // makes room for so many bytes
 
   const uint64_t limit_bytes_;

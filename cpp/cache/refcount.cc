@@ -6,8 +6,12 @@ namespace outcrop::cache {
 namespace {
 
 constexpr size_t kAhead = 16;
+// Nodes that Expect looks up under one lock: whoever loads rows waits for no more.
+constexpr size_t kExpectAtOnce = 4096;
 
-uint32_t Lists(Reuse reuse) { return reuse == Reuse::kLeastOften ? UseCounts::kMost + 1 : 1; }
+uint32_t Lists(Reuse reuse) {
+  return reuse == Reuse::kLeastOften ? UseCounts::kMost + 1 + Lookahead::kPlaces : 1;
+}
 
 // body(node) for each different node, with the table's memory asked for in advance.
 template <typename Body>
@@ -73,9 +77,26 @@ void Claim::Release() {
   buffer_.reset();
 }
 
+void Expected::Forget() {
+  if (!buffer_) return;
+  {
+    const std::lock_guard lock(buffer_->mutex_);
+    buffer_->ahead_->Close(place_);
+    const uint32_t head = buffer_->ExpectedHead(place_);
+    for (uint32_t slot; (slot = buffer_->slots_[head].next) != head;) {
+      buffer_->Unlink(slot);
+      buffer_->Shelve(slot);
+    }
+  }
+  buffer_.reset();
+}
+
 SlotBuffer::SlotBuffer(int64_t num_nodes, int64_t num_slots, Reuse reuse)
     : num_nodes_(num_nodes), num_slots_(num_slots), table_(num_nodes, num_slots) {
-  if (reuse == Reuse::kLeastOften) counts_.emplace(num_nodes, num_slots);
+  if (reuse == Reuse::kLeastOften) {
+    counts_.emplace(num_nodes, num_slots);
+    ahead_.emplace(num_nodes, num_slots);
+  }
   slots_.resize(static_cast<size_t>(num_slots) + Lists(reuse));
   for (uint32_t head = Head(0); head < slots_.size(); ++head) {
     slots_[head] = {kNobody, 0, head, head, State::kEmpty, 0};
@@ -90,7 +111,7 @@ uint64_t SlotBuffer::Bytes(int64_t num_nodes, int64_t num_slots, Reuse reuse) {
   const uint64_t slots = static_cast<uint64_t>(num_slots) + Lists(reuse);
   const bool counted = reuse == Reuse::kLeastOften;
   return NodeTable::Bytes(num_nodes, num_slots) + slots * sizeof(Slot) +
-         (counted ? UseCounts::Bytes(num_nodes, num_slots) : 0);
+         (counted ? 2 * NodeBytes::Bytes(num_nodes, num_slots) : 0);
 }
 
 int64_t SlotBuffer::num_standby() const {
@@ -99,7 +120,7 @@ int64_t SlotBuffer::num_standby() const {
 }
 
 std::optional<Claim> SlotBuffer::Reserve(std::span<const int64_t> nodes,
-                                         std::chrono::milliseconds wait) {
+                                         std::chrono::milliseconds wait, const Expected* expected) {
   // Before the lock, like all that needs no lock.
   Claim claim(shared_from_this());
   claim.slots_.resize(nodes.size());
@@ -112,8 +133,33 @@ std::optional<Claim> SlotBuffer::Reserve(std::span<const int64_t> nodes,
       return std::nullopt;
     }
   }
-  Take(nodes, claim);
+  Take(nodes, expected, claim);
   return claim;
+}
+
+std::optional<Expected> SlotBuffer::Expect(std::span<const int64_t> nodes) {
+  if (!ahead_) return std::nullopt;
+  std::unique_lock lock(mutex_);
+  const std::optional<uint32_t> place = ahead_->Open();
+  if (!place) return std::nullopt;
+  Expected expected(shared_from_this(), *place);
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (i % kExpectAtOnce == kExpectAtOnce - 1) {
+      lock.unlock();
+      lock.lock();
+    }
+    if (i + kAhead < nodes.size()) {
+      ahead_->Prefetch(nodes[i + kAhead]);
+      table_.Prefetch(nodes[i + kAhead]);
+    }
+    // Where it is expected already, it is expected sooner.
+    if (!ahead_->Add(nodes[i], *place)) continue;
+    const uint32_t slot = table_.Get(nodes[i]);
+    if (slot == kNone || slots_[slot].users > 0) continue;
+    Unlink(slot);
+    Shelve(slot);
+  }
+  return expected;
 }
 
 bool SlotBuffer::Fits(std::span<const int64_t> nodes) const {
@@ -125,7 +171,7 @@ bool SlotBuffer::Fits(std::span<const int64_t> nodes) const {
   return wanted <= standby_;
 }
 
-void SlotBuffer::Take(std::span<const int64_t> nodes, Claim& claim) {
+void SlotBuffer::Take(std::span<const int64_t> nodes, const Expected* expected, Claim& claim) {
   // What is there first: it must not be reused for what is not.
   ForDistinct(nodes, table_, [&](int64_t node) {
     const uint32_t slot = table_.Get(node);
@@ -135,9 +181,10 @@ void SlotBuffer::Take(std::span<const int64_t> nodes, Claim& claim) {
     if (i + kAhead < nodes.size()) {
       table_.Prefetch(nodes[i + kAhead]);
       if (counts_) counts_->Prefetch(nodes[i + kAhead]);
+      if (expected) ahead_->Prefetch(nodes[i + kAhead]);
     }
     if (i == 0 || nodes[i] != nodes[i - 1]) {
-      claim.slots_.push_back(Use(nodes[i], claim));
+      claim.slots_.push_back(Use(nodes[i], expected, claim));
       continue;
     }
     const int64_t slot = claim.slots_[i - 1];
@@ -151,10 +198,11 @@ void SlotBuffer::Take(std::span<const int64_t> nodes, Claim& claim) {
   }
 }
 
-uint32_t SlotBuffer::Use(int64_t node, Claim& claim) {
+uint32_t SlotBuffer::Use(int64_t node, const Expected* expected, Claim& claim) {
   uint32_t slot = table_.Get(node);
   if (slot == kNone) slot = TakeFor(node);
   if (counts_) slots_[slot].uses = counts_->Add(node);
+  if (expected) ahead_->Remove(node, expected->place_);
   State& state = slots_[slot].state;
   if (state == State::kValid) {
     ++claim.found_;
@@ -168,10 +216,20 @@ uint32_t SlotBuffer::Use(int64_t node, Claim& claim) {
   return slot;
 }
 
+uint32_t SlotBuffer::LeastWanted() const {
+  const auto first = [&](uint32_t head) { return slots_[head].next; };
+  const uint32_t most = ahead_ ? UseCounts::kMost : 0;
+  for (uint32_t head = Head(0); head <= Head(most); ++head) {
+    if (first(head) != head) return first(head);
+  }
+  for (uint32_t age = 0;; ++age) {
+    const uint32_t head = ExpectedHead(ahead_->Latest(age));
+    if (first(head) != head) return first(head);
+  }
+}
+
 uint32_t SlotBuffer::TakeFor(int64_t node) {
-  uint32_t head = Head(0);
-  while (slots_[head].next == head) ++head;  // there is one: Fits
-  const uint32_t slot = slots_[head].next;
+  const uint32_t slot = LeastWanted();  // Fits has seen that there is one
   Unlink(slot);
   Slot& taken = slots_[slot];
   if (taken.node != kNobody) table_.Erase(taken.node);
@@ -185,10 +243,17 @@ uint32_t SlotBuffer::TakeFor(int64_t node) {
 void SlotBuffer::Drop(uint32_t slot) {
   Slot& dropped = slots_[slot];
   if (--dropped.users > 0) return;
-  if (dropped.state == State::kValid) return LinkAfter(slots_[Head(dropped.uses)].previous, slot);
+  if (dropped.state == State::kValid) return Shelve(slot);
   table_.Erase(dropped.node);  // its row never came
   dropped.node = kNobody;
   LinkAfter(Head(0), slot);
+}
+
+void SlotBuffer::Shelve(uint32_t slot) {
+  const Slot& shelved = slots_[slot];
+  const auto soonest = ahead_ ? ahead_->Soonest(shelved.node) : std::nullopt;
+  const uint32_t head = soonest ? ExpectedHead(*soonest) : Head(shelved.uses);
+  LinkAfter(slots_[head].previous, slot);
 }
 
 void SlotBuffer::Unlink(uint32_t slot) {

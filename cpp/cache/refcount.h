@@ -8,8 +8,10 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "budget/buffer.h"
+#include "cache/lookahead.h"
 #include "cache/node_table.h"
 #include "cache/use_counts.h"
 
@@ -62,8 +64,34 @@ class Claim {
   uint64_t found_ = 0, shared_ = 0;
 };
 
+// What a batch will want, until it is forgotten or destroyed. Not thread-safe: one thread at a
+// time.
+class Expected {
+ public:
+  Expected(Expected&& other) = default;
+  Expected& operator=(Expected&& other) noexcept {
+    std::swap(buffer_, other.buffer_);
+    std::swap(place_, other.place_);
+    return *this;
+  }
+  ~Expected() { Forget(); }
+
+  // Nothing of it is expected any more.
+  void Forget();
+  bool OfBuffer(const SlotBuffer& buffer) const { return buffer_.get() == &buffer; }
+
+ private:
+  friend class SlotBuffer;
+  Expected(std::shared_ptr<SlotBuffer> buffer, uint32_t place)
+      : buffer_(std::move(buffer)), place_(place) {}
+
+  std::shared_ptr<SlotBuffer> buffer_;  // null once forgotten
+  uint32_t place_;
+};
+
 // Which slot that nobody uses is taken for another node: that of the least recently used one, or of
-// those that are used least often, the least recently used.
+// those that are used least often, the least recently used. In the latter case, slots of nodes that
+// are expected go last, and of these the ones that are expected latest go first.
 enum class Reuse { kLeastRecent, kLeastOften };
 
 // Knows ids and slots, never rows. A slot that nobody uses stays findable under its node until it
@@ -79,7 +107,13 @@ class SlotBuffer : public std::enable_shared_from_this<SlotBuffer> {
   // the time is up. Whoever waits here holds no slots, so claims cannot wait for each other in a
   // circle if their holders load before they collect. REQUIRES: nodes ascending, duplicates
   // allowed; no more different ones than slots.
-  std::optional<Claim> Reserve(std::span<const int64_t> nodes, std::chrono::milliseconds wait);
+  // Nodes of an expected batch are not expected for it from then on.
+  std::optional<Claim> Reserve(std::span<const int64_t> nodes, std::chrono::milliseconds wait,
+                               const Expected* expected = nullptr);
+
+  // These nodes will be asked for, in any number of Reserves, after those of all others that are
+  // expected. Nothing where too many are, or where uses are not counted: this is no promise.
+  std::optional<Expected> Expect(std::span<const int64_t> nodes);
 
   int64_t num_nodes() const { return num_nodes_; }
   int64_t num_slots() const { return num_slots_; }
@@ -88,6 +122,7 @@ class SlotBuffer : public std::enable_shared_from_this<SlotBuffer> {
 
  private:
   friend class Claim;
+  friend class Expected;
 
   enum class State : uint8_t { kEmpty, kLoading, kValid };
   static constexpr int64_t kNobody = -1;
@@ -103,16 +138,20 @@ class SlotBuffer : public std::enable_shared_from_this<SlotBuffer> {
 
   // REQUIRES of all of these: mutex_ is held.
   bool Fits(std::span<const int64_t> nodes) const;
-  void Take(std::span<const int64_t> nodes, Claim& claim);
-  uint32_t Use(int64_t node, Claim& claim);
+  void Take(std::span<const int64_t> nodes, const Expected* expected, Claim& claim);
+  uint32_t Use(int64_t node, const Expected* expected, Claim& claim);
+  uint32_t LeastWanted() const;    // of the slots on standby: there is one
   uint32_t TakeFor(int64_t node);  // a slot of another node
   void Drop(uint32_t slot);
+  void Shelve(uint32_t slot);  // on standby, with its row
   void Unlink(uint32_t slot);
   void LinkAfter(uint32_t place, uint32_t slot);
   void JoinLists(uint32_t from, uint32_t to);  // by their heads: behind what is there
 
-  // The head of the circular list of slots on standby whose node was used so often.
+  // The head of the circular list of slots on standby whose node was used so often, or is expected
+  // by the batch at a place.
   uint32_t Head(uint32_t uses) const { return static_cast<uint32_t>(num_slots_) + uses; }
+  uint32_t ExpectedHead(uint32_t place) const { return Head(UseCounts::kMost + 1 + place); }
 
   // Constant after construction
   const int64_t num_nodes_, num_slots_;
@@ -123,6 +162,7 @@ class SlotBuffer : public std::enable_shared_from_this<SlotBuffer> {
   NodeTable table_;
   budget::Buffer<Slot> slots_;  // and, after them, the heads of the lists
   std::optional<UseCounts> counts_;
+  std::optional<Lookahead> ahead_;  // with counts_
   int64_t standby_ = 0;
   uint64_t releases_ = 0;
 };

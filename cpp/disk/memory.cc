@@ -38,6 +38,17 @@ AlignedMemory& AlignedMemory::operator=(AlignedMemory&& other) noexcept {
   return *this;
 }
 
+void AlignedMemory::Resize(uint64_t bytes) {
+#ifdef __SANITIZE_THREAD__  // which does not follow mremap, and would see races that are none
+  *this = AlignedMemory(bytes);
+#else
+  void* memory = mremap(data_, bytes_, bytes, MREMAP_MAYMOVE);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  data_ = static_cast<std::byte*>(memory);
+  bytes_ = bytes;
+#endif
+}
+
 Arena::Arena(uint64_t bytes)
     : memory_(RoundUp(bytes, kPageBytes)), used_(memory_.size() / kPageBytes, false) {}
 

@@ -19,6 +19,9 @@ class AlignedMemory {
   AlignedMemory(const AlignedMemory&) = delete;
   AlignedMemory& operator=(const AlignedMemory&) = delete;
 
+  // To another size, with the pages that it has and with any contents: fresh pages cost more.
+  void Resize(uint64_t bytes);  // REQUIRES: neither size is 0; throws std::bad_alloc
+
   std::byte* data() const { return data_; }
   uint64_t size() const { return bytes_; }
 

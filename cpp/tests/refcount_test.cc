@@ -10,6 +10,7 @@
 #include <random>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace outcrop::cache {
@@ -33,9 +34,35 @@ Nodes Sorted(Nodes nodes) {
 struct Model {
   int64_t slots;
   bool counted;
-  std::map<int, std::list<int64_t>> standby = {};  // by uses; the least recently used first
+  std::map<int, std::list<int64_t>> standby = {};  // by Rank; the least recently used first
   std::map<int64_t, int> users = {}, counts = {}, uses = {};
+  std::map<int, std::set<int64_t>> expected = {};  // by batch, the one that comes first first
   int64_t counted_uses = 0;
+
+  static constexpr int kExpected = 1 << 20;
+
+  // Its uses; of a node that is expected: far more, most where it is expected first.
+  int Rank(int64_t node) {
+    for (const auto& [batch, nodes] : expected) {
+      if (nodes.count(node) > 0) return kExpected - batch;
+    }
+    return uses[node];
+  }
+
+  void Expect(int batch, const std::set<int64_t>& nodes) {
+    for (int64_t node : nodes) {
+      const bool moves = Rank(node) < kExpected / 2 && Unlink(node);
+      expected[batch].insert(node);
+      if (moves) standby[Rank(node)].push_back(node);
+    }
+  }
+
+  void Forget(int batch) {
+    expected.erase(batch);
+    for (int64_t node : std::exchange(standby[kExpected - batch], {})) {
+      standby[Rank(node)].push_back(node);
+    }
+  }
 
   int64_t free() const { return slots - static_cast<int64_t>(users.size()); }
 
@@ -56,9 +83,10 @@ struct Model {
   }
 
   // -> the nodes that have to be loaded.
-  Nodes Reserve(const std::set<int64_t>& nodes) {
+  Nodes Reserve(const std::set<int64_t>& nodes, int batch) {
     Nodes loads;
     for (int64_t node : nodes) {
+      if (expected.count(batch) > 0) expected[batch].erase(node);
       if (!Unlink(node) && users.count(node) == 0) loads.push_back(node);
       ++users[node];
       if (counted) uses[node] = counts[node] = std::min(counts[node] + 1, 63);
@@ -78,7 +106,7 @@ struct Model {
     for (auto& [_, count] : counts) count /= 2;
     std::map<int, std::list<int64_t>> joined;
     for (auto& [times, list] : standby) {
-      std::list<int64_t>& target = joined[times / 2];
+      std::list<int64_t>& target = joined[times > 63 ? times : times / 2];
       target.splice(target.end(), list);
     }
     standby = std::move(joined);
@@ -88,7 +116,7 @@ struct Model {
     for (int64_t node : nodes) {
       if (--users[node] > 0) continue;
       users.erase(node);
-      standby[uses[node]].push_back(node);
+      standby[Rank(node)].push_back(node);
     }
   }
 };
@@ -103,7 +131,15 @@ TEST_CASE("slots are found, shared and reused as in lists, in a small graph and 
         Case{1, Reuse::kLeastOften}}) {
     constexpr int64_t kNodes = 60, kSlots = 24;
     const auto buffer = Make(kNodes * stride, kSlots, reuse);
-    Model model{kSlots, reuse == Reuse::kLeastOften};
+    const bool counted = reuse == Reuse::kLeastOften;
+    Model model{kSlots, counted};
+    struct Announced {
+      Expected expected;
+      int batch;
+      Nodes left;
+    };
+    std::list<Announced> announced;
+    int batches = 0, unannounced = 0;
     struct Held {
       Claim claim;
       std::set<int64_t> nodes;
@@ -111,7 +147,7 @@ TEST_CASE("slots are found, shared and reused as in lists, in a small graph and 
     std::list<Held> held;
     std::mt19937 random(11);
     int refused = 0;
-    for (int step = 0; step < 20000; ++step) {
+    for (int step = 0; step < 60000; ++step) {
       if (!held.empty() && random() % 2 == 0) {
         auto one = std::next(held.begin(), static_cast<ptrdiff_t>(random() % held.size()));
         model.Release(one->nodes);
@@ -120,16 +156,42 @@ TEST_CASE("slots are found, shared and reused as in lists, in a small graph and 
       }
       Nodes wanted(random() % 14);
       for (int64_t& node : wanted) node = static_cast<int64_t>(random() % kNodes) * stride;
+      if (random() % 3 == 0) {
+        std::optional<Expected> expected = buffer->Expect(Sorted(wanted));
+        REQUIRE((counted || !expected));
+        unannounced += counted && !expected;
+        if (!expected) continue;
+        model.Expect(++batches, {wanted.begin(), wanted.end()});
+        announced.push_back({std::move(*expected), batches, wanted});
+        continue;
+      }
+      auto batch = announced.end();
+      if (!announced.empty() && random() % 4 != 0) {
+        batch = std::next(announced.begin(), static_cast<ptrdiff_t>(random() % announced.size()));
+        if (batch->left.empty() || random() % 8 == 0) {
+          model.Forget(batch->batch);
+          announced.erase(batch);
+          continue;
+        }
+        wanted.assign(
+            batch->left.begin(),  // a part of it, or all
+            batch->left.begin() + 1 + static_cast<ptrdiff_t>(random() % batch->left.size()));
+      }
       wanted = Sorted(wanted);  // duplicates stay
       const std::set<int64_t> different(wanted.begin(), wanted.end());
-      std::optional<Claim> claim = buffer->Reserve(wanted, milliseconds(0));
+      const bool was_announced = batch != announced.end();
+      std::optional<Claim> claim =
+          buffer->Reserve(wanted, milliseconds(0), was_announced ? &batch->expected : nullptr);
       REQUIRE(claim.has_value() == model.Fits(different));
       if (!claim) {
         ++refused;
         REQUIRE(buffer->num_standby() == model.free());
         continue;
       }
-      const Nodes loads = model.Reserve(different);
+      const Nodes loads = model.Reserve(different, was_announced ? batch->batch : -1);
+      if (was_announced)
+        batch->left.erase(batch->left.begin(),
+                          batch->left.begin() + static_cast<ptrdiff_t>(wanted.size()));
       REQUIRE(ToVector(claim->loads().nodes) == loads);
       REQUIRE(claim->found() + claim->shared() + loads.size() == wanted.size());
       claim->Loaded();
@@ -144,8 +206,37 @@ TEST_CASE("slots are found, shared and reused as in lists, in a small graph and 
       REQUIRE(buffer->num_standby() == model.free());
     }
     CHECK(refused > 100);
+    CHECK((batches > 100) == counted);
+    CHECK((unannounced > 0) == counted);  // only so many at a time
     held.clear();
+    announced.clear();
     CHECK(buffer->num_standby() == kSlots);
+  }
+}
+
+TEST_CASE("what the next batches want outlives what is used often; the next one's rows longest") {
+  for (const int64_t nodes : {int64_t{100000}, int64_t{1} << 40}) {
+    const auto buffer = Make(nodes, 4, Reuse::kLeastOften);
+    const auto found = [&](const Nodes& wanted, const Expected* expected = nullptr) {
+      std::optional<Claim> claim = buffer->Reserve(wanted, milliseconds(0), expected);
+      claim->Loaded();
+      return claim->found();
+    };
+    for (int i = 0; i < 5; ++i) found({1, 2});
+    found({3, 4});
+    std::optional<Expected> next = buffer->Expect(Nodes{3});
+    std::optional<Expected> later = buffer->Expect(Nodes{4, 3});
+    found({5, 6});     // in place of 1 and 2
+    found({7, 8, 9});  // and of 4
+    CHECK(found({3}, &*next) == 1);
+    CHECK(found({4}, &*later) == 0);
+    // Given up: as if it had never been expected.
+    later.reset();
+    next = buffer->Expect(Nodes{10, 11});
+    found({10});
+    next->Forget();
+    found({12, 13, 14, 15});
+    CHECK(found({10}) == 0);
   }
 }
 
@@ -228,7 +319,11 @@ TEST_CASE("rows are never stale, whoever is late or gives up") {
       Nodes wanted(1 + random() % (kSlots / 2));
       for (int64_t& node : wanted) node = static_cast<int64_t>(random() % kNodes);
       wanted = Sorted(wanted);
-      std::optional<Claim> claim = buffer->Reserve(wanted, milliseconds(60000));
+      std::optional<Expected> expected;
+      if (random() % 2 == 0) expected = buffer->Expect(wanted);
+      if (random() % 20 == 0) expected.reset();
+      std::optional<Claim> claim =
+          buffer->Reserve(wanted, milliseconds(60000), expected ? &*expected : nullptr);
       REQUIRE(claim.has_value());
       bool gives_up = false;
       do {

@@ -48,6 +48,8 @@ class Prepared:
     together from."""
     x_index: Ids | None = None
     """Where rows stay in slots, the slot of each node."""
+    expected: _core.Expected | None = None
+    """Keeps slots of rows that it will want, until it has them."""
     claim: _core.Claim | None = None
     """Holds the slots until x_buffer does."""
     x_buffer: NDArray[np.float32] | None = None

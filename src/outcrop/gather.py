@@ -13,6 +13,7 @@ from outcrop import _core
 from outcrop.batch import Prepared
 from outcrop.cache.refcount import FeatureBuffer
 from outcrop.disk import Pending
+from outcrop.parallel import ordered_map
 from outcrop.store.format import RowEncoding
 from outcrop.store.store import FeatureRows, decode_into
 
@@ -22,6 +23,10 @@ ENCODINGS = {
     "bfloat16": _core.Encoding.BFLOAT16,
     "int8": _core.Encoding.INT8,
 }
+
+
+# Of a batch that is extracted in parts.
+PARTS_AT_ONCE = 2
 
 
 class ArrayRows:
@@ -133,7 +138,7 @@ class HeldRows:
     def __init__(self, rows: FeatureRows, buffer: FeatureBuffer) -> None:
         self._rows = rows
         self._buffer = buffer
-        self._reading: Pending | None = None
+        self._reading: set[Pending] = set()
         self._cancelled = threading.Event()
         self.hits = {"buffer": 0, "shared": 0}
         """Rows found there, and rows that one read brought for two."""
@@ -151,15 +156,19 @@ class HeldRows:
         self.hits["shared"] += claim.shared
 
     def _read(self, nodes: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
-        reading = self._reading = self._rows.start_read(nodes, self._buffer.rows, slots)
-        if self._cancelled.is_set():  # perhaps before there was anything to cancel
-            reading.cancel()
-        reading.wait()
+        reading = self._rows.start_read(nodes, self._buffer.rows, slots)
+        self._reading.add(reading)
+        try:
+            if self._cancelled.is_set():  # perhaps before there was anything to cancel
+                reading.cancel()
+            reading.wait()
+        finally:
+            self._reading.discard(reading)
 
     def cancel(self) -> None:
         self._cancelled.set()
-        if self._reading is not None:
-            self._reading.cancel()
+        for reading in list(self._reading):
+            reading.cancel()
 
 
 class BufferedRows(HeldRows):
@@ -168,10 +177,12 @@ class BufferedRows(HeldRows):
     def __init__(
         self, rows: FeatureRows, buffer: FeatureBuffer, part_nodes: int, threads: int
     ) -> None:
-        """`part_nodes`: how many slots it may hold at a time."""
+        """`part_nodes`: how many slots a part of a batch may hold; so many parts are under way as
+        PARTS_AT_ONCE says."""
         super().__init__(rows, buffer)
         self._part_nodes = part_nodes
         self._slots = ArrayRows(buffer.rows, rows.encoding, threads)
+        self._copying = threading.Lock()
         self.copy_seconds = 0.0
         """Spent on the way from slots to x."""
 
@@ -181,19 +192,29 @@ class BufferedRows(HeldRows):
         # where a batch goes in parts, so do they.
         order = np.argsort(batch.n_id, kind="stable")
         nodes = batch.n_id[order]
-        for begin in range(0, len(nodes), self._part_nodes):
+
+        def extract(begin: int) -> tuple[_core.Claim, float]:
             part = slice(begin, begin + self._part_nodes)
-            self._extract(nodes[part], order[part], batch.x)
+            return self._extract(batch, nodes[part], order[part])
+
+        begins = range(0, len(nodes), self._part_nodes)
+        # Two at a time: while the rows of one are copied, those of the other are on their way.
+        for claim, seconds in ordered_map(extract, begins, threads=PARTS_AT_ONCE):
+            self._count(claim)
+            self.copy_seconds += seconds
+        batch.expected = None
 
     def _extract(
-        self, nodes: NDArray[np.int64], places: NDArray[np.int64], x: NDArray[np.float32]
-    ) -> None:
-        claim = self._buffer.claim(nodes, self._read, self._cancelled.is_set)
+        self, batch: Prepared, nodes: NDArray[np.int64], places: NDArray[np.int64]
+    ) -> tuple[_core.Claim, float]:
+        """-> the claim, released, and the seconds that copying took."""
+        assert batch.x is not None
+        claim = self._buffer.claim(nodes, self._read, self._cancelled.is_set, batch.expected)
         try:
-            start = time.perf_counter()
-            self._slots.copy(claim.slots, x, places)
-            self.copy_seconds += time.perf_counter() - start
-            self._count(claim)
+            with self._copying:
+                start = time.perf_counter()
+                self._slots.copy(claim.slots, batch.x, places)
+                return claim, time.perf_counter() - start
         finally:
             claim.release()
 

@@ -19,8 +19,9 @@ import torch
 
 from outcrop.errors import BudgetError, OptionError, ReadError
 from outcrop.loader import NeighborLoader, ShaDowLoader
-from outcrop.options import DiskOptions, Faults
+from outcrop.options import DiskOptions, Faults, parse_size
 from outcrop.store.store import GraphStore
+from outcrop.strategies import gnndrive
 from outcrop.strategies.gnndrive import GnnDrive
 from outcrop.train import TrainOptions, fit
 from tests.conformance.contract import all_contents, check_against_store, contents
@@ -196,30 +197,67 @@ def test_each_row_is_read_once_where_all_have_slots(store: GraphStore) -> None:
     assert epochs[2].hits["buffer"] > 0.9 * epochs[2].rows
 
 
-def test_where_slots_are_few_rows_that_are_used_often_stay(tmp_path: Path) -> None:
+def test_where_slots_are_few_rows_that_are_used_often_or_soon_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A batch is a sweep through more rows than there are slots."""
+    monkeypatch.setattr(gnndrive, "_LEAST_PART", 500)
     found = {}
     make_random_store(tmp_path / "g.outcrop", 40_000, 60_000, dim=1, train=3000).close()
     with GraphStore(tmp_path / "g.outcrop") as store:
         # Half of the seeds are in every batch.
         seeds = np.concatenate([np.r_[:8000, i * 8000 : (i + 1) * 8000] for i in range(1, 5)])
-        for reuse in ("frequency", "lru"):
+        for reuse in ("lookahead", "frequency", "lru"):
             loader = make(
-                store, f"gnndrive:samplers=1:extractors=1:buffer=0.7:reuse={reuse}",
+                store, f"gnndrive:samplers=2:extractors=1:buffer=0.7:reuse={reuse}",
                 num_neighbors=[1], input_nodes=seeds, batch_size=16_000, shuffle=False,
             )  # fmt: skip
-            for batch in loader:
-                check_against_store(batch, store)
-                del batch
-            found[reuse] = loader.record.epochs[0].hits["buffer"]
+            for _ in range(2):
+                for batch in loader:
+                    check_against_store(batch, store)
+                    del batch
+            found[reuse] = [epoch.hits["buffer"] for epoch in loader.record.epochs]
             loader.close()
-    assert found["frequency"] > 1.2 * found["lru"]
+    assert found["frequency"][1] > 1.2 * found["lru"][1]
+    assert found["lookahead"][1] > found["frequency"][1]
+    assert found["lookahead"][0] > 1.2 * found["frequency"][0], "before uses tell anything"
+
+
+def test_what_was_expected_of_an_epoch_that_was_given_up_is_forgotten(store: GraphStore) -> None:
+    loader = make(store, "gnndrive:buffer=0.5")
+    for epoch in range(20):  # more than may be expected at a time
+        next(loader.epoch(epoch))
+    gc.collect()
+    strategy = loader.feed._strategy
+    assert isinstance(strategy, GnnDrive) and strategy._buffer is not None
+    expected = [strategy._buffer.expect(np.arange(NODES)) for _ in range(8)]
+    assert all(each is not None for each in expected)
+    assert strategy._buffer.expect(np.arange(NODES)) is None
+
+
+def test_topology_that_does_not_fit_is_cached_where_its_index_is_small(tmp_path: Path) -> None:
+    make_random_store(tmp_path / "g.outcrop", 20_000, 600_000, dim=8, train=200).close()
+    with GraphStore(tmp_path / "g.outcrop") as store:
+        expected = all_contents(make(store, "memory").epoch(0))
+
+        def of(memory: Any) -> NeighborLoader:
+            return make(store, memory=memory)
+
+        least = parse_size(smallest_memory(of))
+        found = []
+        for more in (0, 1_500_000, 30_000_000):
+            loader = of(least + more)
+            assert all_contents(loader.epoch(0)) == expected
+            found.append(loader.record.plan["topology"])
+            loader.close()
+        assert found == ["mmap", "cache", "mmap"]
 
 
 def test_the_record_has_what_was_chosen(store: GraphStore) -> None:
     plan = make(store, "gnndrive:samplers=3:extractors=2").record.plan
     assert (plan["samplers"], plan["extractors"], plan["slots"]) == (3, 2, NODES)
-    assert plan["part_rows"] == NODES // 2 and plan["topology_bytes"] > 0
+    assert plan["part_rows"] == NODES // 4
+    assert plan["topology"] == "mmap" and plan["topology_bytes"] > 0
     assert make(store, "gnndrive:x=slots").record.plan["part_rows"] is None
 
 
@@ -407,8 +445,8 @@ def test_a_buffer_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         ("order=random", "order must be one of exact, completion"),
         ("x=slots:buffer=1", "with x=slots buffer must be at least 2"),
         ("x=view", "x must be one of"),
-        ("reuse=mru", "reuse must be one of frequency, lru"),
-        ("topology=disk", "topology must be one of mmap, cache"),
+        ("reuse=mru", "reuse must be one of lookahead, frequency, lru"),
+        ("topology=disk", "topology must be one of auto, mmap, cache"),
     ],
 )
 def test_bad_options_are_named(store: GraphStore, options: str, message: str) -> None:
@@ -462,7 +500,7 @@ def test_a_loop_that_is_left_gives_its_slots_back(path: Path, x: str) -> None:
 ENDLESS = """
 import sys
 from outcrop.loader import NeighborLoader
-from outcrop.options import DiskOptions, Faults
+from outcrop.options import DiskOptions, Faults, parse_size
 from outcrop.store.store import GraphStore
 
 path, strategy = sys.argv[1:]

@@ -29,8 +29,8 @@ class FeatureBuffer:
     def __init__(
         self, num_nodes: int, num_slots: int, row_bytes: int, *, counted: bool = True
     ) -> None:
-        """`counted`: slots of the nodes that were used least often are reused first; else those of
-        the least recently used."""
+        """`counted`: slots of nodes that are not expected are reused first, of these the ones that
+        were used least often; else those of the least recently used."""
         self.rows: NDArray[np.uint8] = aligned_empty((num_slots, row_bytes))
         self._slots = _core.SlotBuffer(num_nodes, num_slots, counted=counted)
 
@@ -51,26 +51,39 @@ class FeatureBuffer:
         """Slots that nobody uses."""
         return self._slots.num_standby
 
-    def claim(self, nodes: Ids, load: Load, cancelled: Cancelled) -> _core.Claim:
+    def expect(self, nodes: Ids) -> _core.Expected | None:
+        """A batch will want these nodes, and comes after all that are expected already.
+
+        To drop or `forget` the result is to expect nothing. None where too many are expected, or
+        uses are not counted.
+        """
+        return self._slots.expect(nodes)
+
+    def claim(
+        self, nodes: Ids, load: Load, cancelled: Cancelled, expected: _core.Expected | None = None
+    ) -> _core.Claim:
         """Slots that hold the rows of `nodes` (ascending) until the claim is released.
 
         Waits for room. load(nodes, slots) reads rows into their slots: of all nodes that are
         neither here nor on their way, at once; then of those that others meant to load and gave up.
+        `expected`: the batch's; these nodes are not expected for it any more.
         """
         while not cancelled():
-            claim = self.reserve(nodes, _POLL_SECONDS)
+            claim = self.reserve(nodes, _POLL_SECONDS, expected)
             if claim is not None:
                 self.fill(claim, load, cancelled)
                 return claim
         raise CancelledError("cancelled while a batch waited for slots")
 
-    def reserve(self, nodes: Ids, seconds: float) -> _core.Claim | None:
+    def reserve(
+        self, nodes: Ids, seconds: float, expected: _core.Expected | None = None
+    ) -> _core.Claim | None:
         """The same before anything is read; None when the time is up.
 
         What it is to read others wait for: claims must be filled in the order of their reserving,
         several at a time if need be.
         """
-        return self._slots.reserve(nodes, seconds)
+        return self._slots.reserve(nodes, seconds, expected)
 
     def fill(self, claim: _core.Claim, load: Load, cancelled: Cancelled) -> None:
         """Reads what a claim is to read, and waits for what others read; an error releases it."""

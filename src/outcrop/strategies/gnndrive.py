@@ -2,12 +2,14 @@
 
 Several samplers, then several extractors. An extractor takes slots of the feature buffer for the
 rows of its batch, sends the reads of all that are neither there nor on their way, and waits once.
-Rows land in their slots, around the page cache, which is left to the topology; from there they are
+Rows land in their slots, around the page cache, which is left to the topology, if all of that fits
+(else some lists are kept, and the others are read around the page cache, too); from there they are
 copied into the batch, and the slots go on standby, to be found again until they are reused.
 
-Unlike the paper, slots of nodes that were used least often are reused first (reuse=lru: the least
-recently used, as there). A batch is a sweep over the ids; where the buffer holds less than a few of
-them, the order of use pushes rows out just before they return.
+Unlike the paper, slots of nodes that were used least often are reused first, and last of all those
+of nodes that a sampled batch will want (reuse=lru: the least recently used first, as there). A
+batch is a sweep over the ids; where the buffer holds less than a few of them, the order of use
+pushes rows out just before they return. And samplers are ahead: what they know is free.
 
 With x=slots they are not copied: a batch has the slots of its rows, and holds them until it is
 dropped. It then gets all of them at once, in the order of batches, so that whoever waits for slots
@@ -28,13 +30,15 @@ from typing import Any, Literal
 
 import numpy as np
 
+from outcrop import _core
 from outcrop.batch import Prepared, wait_for_room
 from outcrop.cache.neighbor import NeighborCache, neighbor_bytes
 from outcrop.cache.refcount import FeatureBuffer
 from outcrop.errors import BudgetError, OptionError
-from outcrop.gather import BufferedRows, HeldRows, NoRows
+from outcrop.gather import PARTS_AT_ONCE, BufferedRows, HeldRows, NoRows
 from outcrop.parallel import cpu_count
 from outcrop.pipeline import StageTimes
+from outcrop.sample.sampler import Subgraph
 from outcrop.strategies.base import Job, Means, RunTimes, sampler_bytes
 from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
 from outcrop.strategies.online import Gatherer, OnlineStrategy
@@ -44,12 +48,14 @@ _SAMPLERS_SHARE = 1 / 8
 # Of what the least buffer leaves, what the topology may take: a buffer that pushed its pages out
 # of memory would slow sampling more than it speeds up extraction (the paper's section 3).
 _TOPOLOGY_SHARE = 1 / 2
+# Of the spare memory, what the topology's index may take, unless topology=cache is asked for.
+_INDPTR_SHARE = 1 / 4
 # The least number of slots, in batches: parts of them still keep the drive's queue full.
 _LEAST_BATCHES = 1 / 4
 # Of the slots, what extraction may hold at a time: what it holds is not there for later batches.
 _PARTS_SHARE = 1 / 4
 # Rows of a part, if there are slots: thousands of requests, so that the drive's queue stays full.
-_LEAST_PART = 16384
+_LEAST_PART = 8192
 # With x=slots: one with the loop, one on the way to it.
 _LEAST_HELD = 2
 # Per node of a batch: its order and its id, while it is extracted.
@@ -66,13 +72,15 @@ class GnnDriveOptions:
     extractors: int = 4
     order: Literal["exact", "completion"] = "exact"
     """completion: batches reach the loop as they are done; the set of them is the same."""
-    topology: Literal["mmap", "cache"] = "mmap"
-    """cache: lists of some nodes in memory, the others read around the page cache."""
+    topology: Literal["auto", "mmap", "cache"] = "auto"
+    """mmap: as in the paper, through the page cache. cache: lists of some nodes in memory, the
+    others read around the page cache. auto: cache where not all of it fits beside the slots."""
     buffer: float | None = None
     """Slots, in batches; None: all memory that is spare."""
-    reuse: Literal["frequency", "lru"] = "frequency"
-    """Whose slots are reused first: the least often used nodes', or the least recently used, as in
-    the paper."""
+    reuse: Literal["lookahead", "frequency", "lru"] = "lookahead"
+    """Whose slots are reused first: of the nodes that no batch sampled so far will want, the least
+    often used ones'; of all nodes, the least often used; or the least recently used, as in the
+    paper."""
     x: Literal["copy", "slots"] = "copy"
     """slots: batches have x_buffer, all slots, and x_index, the slots of their rows."""
 
@@ -95,6 +103,8 @@ class _Plan:
     samplers: int
     extractors: int
     slots: int
+    cached: bool
+    """Whether there is a neighbour cache."""
     topology_bytes: int
     """Of the neighbour cache; or left to the page cache, which a hard limit counts as ours."""
 
@@ -111,20 +121,13 @@ class GnnDrive(OnlineStrategy):
 
     @classmethod
     def needs(cls, means: Means) -> Mapping[str, int]:
-        plan = _plan(means)
-        cached = means.options.topology == "cache"
-        return {
-            "samplers": plan.samplers * _sampler_bytes(means),
-            "indptr": _indptr_bytes(means),
-            "neighbour cache" if cached else "topology in the page cache": plan.topology_bytes,
-            **_buffer_bytes(means, plan.slots, plan.extractors),
-        }
+        return _needs(means, _plan(means))
 
     def __init__(self, job: Job) -> None:
         options: GnnDriveOptions = job.options
         plan = _plan(job)
         self._neighbors: NeighborCache | None = None
-        if options.topology == "cache":
+        if plan.cached:
             self._neighbors = NeighborCache.open(
                 job.store, plan.topology_bytes, progress=job.progress
             )
@@ -148,7 +151,7 @@ class GnnDrive(OnlineStrategy):
         if plan.slots:
             row_bytes = job.store.encoding.row_bytes
             self._buffer = FeatureBuffer(
-                job.store.num_nodes, plan.slots, row_bytes, counted=options.reuse == "frequency"
+                job.store.num_nodes, plan.slots, row_bytes, counted=options.reuse != "lru"
             )
         self._part_nodes = _part_nodes(plan.slots, extractors, options.reuse)
         self._topology_bytes = plan.topology_bytes
@@ -160,6 +163,11 @@ class GnnDrive(OnlineStrategy):
         if self._held:
             return HeldRows(features, self._buffer)
         return BufferedRows(features, self._buffer, self._part_nodes, cpu_count())
+
+    def _expect(self, subgraph: Subgraph) -> _core.Expected | None:
+        if self._buffer is None or self._job.options.reuse != "lookahead":
+            return None
+        return self._buffer.expect(subgraph.nodes)
 
     def _reserve(
         self, batch: Prepared, closed: Callable[[], bool], awaited: Callable[[], bool]
@@ -184,8 +192,9 @@ class GnnDrive(OnlineStrategy):
             )
 
         batch.claim = wait_for_room(
-            lambda seconds: buffer.reserve(nodes, seconds), closed, awaited, refusal
+            lambda seconds: buffer.reserve(nodes, seconds, batch.expected), closed, awaited, refusal
         )
+        batch.expected = None
         batch.x_index[order] = batch.claim.slots
 
     def _count(self, gatherers: Sequence[Gatherer], times: RunTimes) -> None:
@@ -208,6 +217,7 @@ class GnnDrive(OnlineStrategy):
             "extractors": self._num_gatherers,
             "slots": 0 if self._buffer is None else self._buffer.num_slots,
             "part_rows": None if self._held else self._part_nodes,
+            "topology": "mmap" if self._neighbors is None else "cache",
             "topology_bytes": self._topology_bytes,
         }
 
@@ -220,45 +230,69 @@ class GnnDrive(OnlineStrategy):
 
 
 def _plan(means: Means) -> _Plan:
+    topology: str = means.options.topology
+    if topology == "cache":
+        return _plan_with(means, cached=True)
+    plan = _plan_with(means, cached=False)
+    if topology == "mmap" or plan.topology_bytes == _topology_bytes(means):
+        return plan
+    # Pages that come and go cost more than lists that are read around the page cache: samplers
+    # wait for each of them, and what extraction allocates waits for them to be given up.
+    cached = _plan_with(means, cached=True)
+    index_fits = _indptr_bytes(means, cached=True) <= means.spare_bytes * _INDPTR_SHARE
+    return cached if index_fits and _sum(_needs(means, cached)) <= means.spare_bytes else plan
+
+
+def _plan_with(means: Means, *, cached: bool) -> _Plan:
     options: GnnDriveOptions = means.options
-    store = means.store
-    sampler = _sampler_bytes(means)
+    sampler = _sampler_bytes(means, cached=cached)
     further = int(means.spare_bytes * _SAMPLERS_SHARE) // max(sampler, 1)
     samplers = min(options.samplers, 1 + further)
     # Two batches have memory in any case. More get what slots leave: with 42 % of the quick graph's
     # rows, 170,000 slots in place of 840,000 gave a third extractor, and 46 % more bytes to read.
     extractors = min(options.extractors, 2 + means.spare_bytes // means.sizes.batch_bytes)
     slots = _least_slots(means)
-    left = means.spare_bytes - samplers * sampler - _indptr_bytes(means)
+    left = means.spare_bytes - samplers * sampler - _indptr_bytes(means, cached=cached)
     spare = max(left - _sum(_buffer_bytes(means, slots, extractors)), 0)
     topology = int(spare * _TOPOLOGY_SHARE)
-    if options.topology == "cache":
-        topology = neighbor_bytes(store, topology)
+    if cached:
+        topology = neighbor_bytes(means.store, topology)
     else:
-        topology = min(topology, store.array_bytes("indptr") + store.array_bytes("indices"))
+        topology = min(topology, _topology_bytes(means))
     if slots and options.buffer is None:
         slots = _most_slots(means, slots, extractors, left - topology)
-    return _Plan(samplers, extractors, slots, topology)
+    return _Plan(samplers, extractors, slots, cached, topology)
+
+
+def _needs(means: Means, plan: _Plan) -> dict[str, int]:
+    kept = "neighbour cache" if plan.cached else "topology in the page cache"
+    return {
+        "samplers": plan.samplers * _sampler_bytes(means, cached=plan.cached),
+        "indptr": _indptr_bytes(means, cached=plan.cached),
+        kept: plan.topology_bytes,
+        **_buffer_bytes(means, plan.slots, plan.extractors),
+    }
+
+
+def _topology_bytes(means: Means) -> int:
+    return means.store.array_bytes("indptr") + means.store.array_bytes("indices")
 
 
 def _part_nodes(slots: int, extractors: int, reuse: str) -> int:
-    """How many slots an extractor may hold at a time."""
-    most = slots // extractors
-    if reuse == "frequency":  # in the order of use, parts would push out what the next batch needs
+    """How many slots a part of a batch may hold."""
+    most = slots // (extractors * PARTS_AT_ONCE)
+    if reuse != "lru":  # in the order of use, parts would push out what the next batch needs
         most = min(max(int(most * _PARTS_SHARE), _LEAST_PART), most)
     return max(most, 1)
 
 
-def _sampler_bytes(means: Means) -> int:
-    sizes = means.sizes
-    if means.options.topology == "mmap":
-        return sizes.scratch_bytes
-    return sizes.scratch_bytes + sampler_bytes(means)
+def _sampler_bytes(means: Means, *, cached: bool) -> int:
+    return means.sizes.scratch_bytes + (sampler_bytes(means) if cached else 0)
 
 
-def _indptr_bytes(means: Means) -> int:
+def _indptr_bytes(means: Means, *, cached: bool) -> int:
     """Where it is resident."""
-    return means.store.array_bytes("indptr") if means.options.topology == "cache" else 0
+    return means.store.array_bytes("indptr") if cached else 0
 
 
 def _least_slots(means: Means) -> int:
@@ -293,7 +327,7 @@ def _buffer_bytes(means: Means, slots: int, extractors: int) -> dict[str, int]:
             store.num_nodes,
             slots,
             store.encoding.row_bytes,
-            counted=means.options.reuse == "frequency",
+            counted=means.options.reuse != "lru",
         ),
         "extraction": wanted * _ORDER_BYTES + claimed * _CLAIM_BYTES,
     }

@@ -31,6 +31,7 @@ class _Sampled:
     task: Task
     sampler: Sampler
     subgraph: Subgraph
+    expected: _core.Expected | None
 
 
 class OnlineStrategy(Strategy):
@@ -58,6 +59,10 @@ class OnlineStrategy(Strategy):
     def _gatherer(self) -> Gatherer:
         """A gatherer for one run, used by one thread at a time."""
 
+    def _expect(self, subgraph: Subgraph) -> _core.Expected | None:  # noqa: ARG002
+        """Told of a batch as soon as it is sampled, long before it is gathered."""
+        return None
+
     def _reserve(
         self, batch: Prepared, closed: Callable[[], bool], awaited: Callable[[], bool]
     ) -> None:
@@ -75,7 +80,7 @@ class OnlineStrategy(Strategy):
             for _ in range(self._num_samplers)
         ]
         gatherers = [self._gatherer() for _ in range(self._num_gatherers)]
-        run = _Run(job, samplers, gatherers, tasks, self.order, self._reserve)
+        run = _Run(self, samplers, gatherers, tasks)
         results = iter(run.pipeline)
         times.follow(run.pipeline)
         try:
@@ -96,15 +101,15 @@ class _Run:
 
     def __init__(
         self,
-        job: Job,
+        strategy: OnlineStrategy,
         samplers: list[Sampler],
         gatherers: list[Gatherer],
         tasks: Iterable[Task],
-        order: Literal["exact", "completion"],
-        reserve: Callable[[Prepared, Callable[[], bool], Callable[[], bool]], None],
     ) -> None:
+        job = strategy._job
         self._maker = job.maker
-        self._reserve = reserve
+        self._expect = strategy._expect
+        self._reserve = strategy._reserve
         self._samplers = samplers
         self._gatherers = gatherers
         self._free: queue.SimpleQueue[Sampler] = queue.SimpleQueue()
@@ -118,14 +123,16 @@ class _Run:
             # In order: a batch may wait for rows that one before it has promised to read.
             Stage("gather", self._gather, len(gatherers), in_order=True),
         ]
-        # What samplers hold is theirs and needs no batch's memory yet.
-        depth = job.depth + len(samplers)
-        self.pipeline = Pipeline(enumerate(tasks), stages, depth, order, self._cancel)
+        # What samplers hold is theirs and needs no batch's memory yet; and while the loop has none,
+        # there is memory for one more.
+        depth = job.depth + 1 + len(samplers)
+        self.pipeline = Pipeline(enumerate(tasks), stages, depth, strategy.order, self._cancel)
 
     def _sample(self, item: tuple[int, Task]) -> _Sampled:
         sampler = self._free.get()
         try:
-            return _Sampled(*item, sampler, sampler.sample(item[1]))
+            subgraph = sampler.sample(item[1])
+            return _Sampled(*item, sampler, subgraph, self._expect(subgraph))
         except BaseException:
             self._free.put(sampler)
             raise
@@ -138,6 +145,7 @@ class _Run:
             batch = self._maker.make(item.task, item.subgraph, closed, awaited)
         finally:  # only now: the subgraph lives until its sampler's next call
             self._free.put(item.sampler)
+        batch.expected = item.expected
         self._reserve(batch, closed, awaited)
         return batch
 
