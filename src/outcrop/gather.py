@@ -199,7 +199,8 @@ class BufferedRows(HeldRows):
 
         begins = range(0, len(nodes), self._part_nodes)
         # Two at a time: while the rows of one are copied, those of the other are on their way.
-        for claim, seconds in ordered_map(extract, begins, threads=PARTS_AT_ONCE):
+        parts = ordered_map(extract, begins, threads=PARTS_AT_ONCE)
+        for claim, seconds in parts if len(begins) > 1 else map(extract, begins):
             self._count(claim)
             self.copy_seconds += seconds
         batch.expected = None

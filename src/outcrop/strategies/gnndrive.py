@@ -24,6 +24,7 @@ only, so that the others keep rows for later batches.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -74,7 +75,8 @@ class GnnDriveOptions:
     """completion: batches reach the loop as they are done; the set of them is the same."""
     topology: Literal["auto", "mmap", "cache"] = "auto"
     """mmap: as in the paper, through the page cache. cache: lists of some nodes in memory, the
-    others read around the page cache. auto: cache where not all of it fits beside the slots."""
+    others read around the page cache. auto: cache where not all of it fits beside the slots, and
+    the store may be written to, since the choice of lists is kept there."""
     buffer: float | None = None
     """Slots, in batches; None: all memory that is spare."""
     reuse: Literal["lookahead", "frequency", "lru"] = "lookahead"
@@ -240,7 +242,14 @@ def _plan(means: Means) -> _Plan:
     # wait for each of them, and what extraction allocates waits for them to be given up.
     cached = _plan_with(means, cached=True)
     index_fits = _indptr_bytes(means, cached=True) <= means.spare_bytes * _INDPTR_SHARE
-    return cached if index_fits and _sum(_needs(means, cached)) <= means.spare_bytes else plan
+    fits = index_fits and _sum(_needs(means, cached)) <= means.spare_bytes
+    return cached if fits and _may_write(means, cached.topology_bytes) else plan
+
+
+def _may_write(means: Means, size: int) -> bool:
+    """Whether so much may be kept with the store."""
+    allowed = means.disk_bytes is None or size <= means.disk_bytes
+    return allowed and os.access(means.store.path, os.W_OK)
 
 
 def _plan_with(means: Means, *, cached: bool) -> _Plan:
