@@ -64,8 +64,8 @@ class Claim {
   uint64_t found_ = 0, shared_ = 0;
 };
 
-// What a batch will want, until it is forgotten or destroyed. Not thread-safe: one thread at a
-// time.
+// What a batch will want, until it is forgotten or destroyed. Several Reserves may use it at once,
+// before it is forgotten.
 class Expected {
  public:
   Expected(Expected&& other) = default;

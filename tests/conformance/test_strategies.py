@@ -34,6 +34,7 @@ VARIANTS = [
     "ginex:superbatch=1:policy=static:topology=mmap",
     "gnndrive:extractors=1:buffer=0.2",
     "gnndrive:topology=cache",
+    "gnndrive:reuse=lru:topology=mmap:buffer=0.3",
 ]
 
 

@@ -2,9 +2,9 @@
 
 Several samplers, then several extractors. An extractor takes slots of the feature buffer for the
 rows of its batch, sends the reads of all that are neither there nor on their way, and waits once.
-Rows land in their slots, around the page cache, which is left to the topology, if all of that fits
-(else some lists are kept, and the others are read around the page cache, too); from there they are
-copied into the batch, and the slots go on standby, to be found again until they are reused.
+Rows land in their slots, around the page cache, which is left to the topology; where little of that
+fits, lists of some nodes are kept, and the others read around the page cache, too. From there they
+are copied into the batch, and the slots go on standby, to be found again until they are reused.
 
 Unlike the paper, slots of nodes that were used least often are reused first, and last of all those
 of nodes that a sampled batch will want (reuse=lru: the least recently used first, as there). A
@@ -49,6 +49,9 @@ _SAMPLERS_SHARE = 1 / 8
 # Of what the least buffer leaves, what the topology may take: a buffer that pushed its pages out
 # of memory would slow sampling more than it speeds up extraction (the paper's section 3).
 _TOPOLOGY_SHARE = 1 / 2
+# Of the topology, what must have room in the page cache, else lists are cached: with a sixth (the
+# quick graph) they are better, with a third (standard) pages are.
+_MAPPED_SHARE = 1 / 4
 # Of the spare memory, what the topology's index may take, unless topology=cache is asked for.
 _INDPTR_SHARE = 1 / 4
 # The least number of slots, in batches: parts of them still keep the drive's queue full.
@@ -75,7 +78,7 @@ class GnnDriveOptions:
     """completion: batches reach the loop as they are done; the set of them is the same."""
     topology: Literal["auto", "mmap", "cache"] = "auto"
     """mmap: as in the paper, through the page cache. cache: lists of some nodes in memory, the
-    others read around the page cache. auto: cache where not all of it fits beside the slots, and
+    others read around the page cache. auto: cache where little of it fits beside the slots, and
     the store may be written to, since the choice of lists is kept there."""
     buffer: float | None = None
     """Slots, in batches; None: all memory that is spare."""
@@ -236,7 +239,7 @@ def _plan(means: Means) -> _Plan:
     if topology == "cache":
         return _plan_with(means, cached=True)
     plan = _plan_with(means, cached=False)
-    if topology == "mmap" or plan.topology_bytes == _topology_bytes(means):
+    if topology == "mmap" or plan.topology_bytes >= _topology_bytes(means) * _MAPPED_SHARE:
         return plan
     # Pages that come and go cost more than lists that are read around the page cache: samplers
     # wait for each of them, and what extraction allocates waits for them to be given up.
