@@ -32,8 +32,7 @@ void Claim::Loaded() {
     }
   }
   buffer_->loaded_.notify_all();
-  loads_.nodes.clear();
-  loads_.slots.clear();
+  loads_ = {};  // a claim may be held for long
 }
 
 bool Claim::Collect(std::chrono::milliseconds wait) {
@@ -57,7 +56,9 @@ bool Claim::Collect(std::chrono::milliseconds wait) {
     awaited_.slots.resize(left);
     return left == 0 || loads_.slots.size() > 0;
   };
-  return buffer_->loaded_.wait_for(lock, wait, settled) && loads_.slots.size() == 0;
+  if (!buffer_->loaded_.wait_for(lock, wait, settled) || loads_.slots.size() > 0) return false;
+  awaited_ = {};
+  return true;
 }
 
 void Claim::Release() {

@@ -64,8 +64,10 @@ _LEAST_PART = 8192
 _LEAST_HELD = 2
 # Per node of a batch: its order and its id, while it is extracted.
 _ORDER_BYTES = 16
-# Per slot in use: a claim's lists of slots, loads and rows to wait for, and the reader's copies.
-_CLAIM_BYTES = 56
+# Per slot in use: a claim's list of slots.
+_CLAIM_BYTES = 8
+# Per slot that is being filled: lists of loads and of rows to wait for, and the reader's copies.
+_LOAD_BYTES = 48
 
 
 @dataclass(frozen=True)
@@ -257,16 +259,19 @@ def _may_write(means: Means, size: int) -> bool:
 
 def _plan_with(means: Means, *, cached: bool) -> _Plan:
     options: GnnDriveOptions = means.options
-    sampler = _sampler_bytes(means, cached=cached)
-    further = int(means.spare_bytes * _SAMPLERS_SHARE) // max(sampler, 1)
-    samplers = min(options.samplers, 1 + further)
+    indptr = _indptr_bytes(means, cached=cached)
     # Two batches have memory in any case. More get what slots leave: with 42 % of the quick graph's
     # rows, 170,000 slots in place of 840,000 gave a third extractor, and 46 % more bytes to read.
     extractors = min(options.extractors, 2 + means.spare_bytes // means.sizes.batch_bytes)
     slots = _least_slots(means)
-    left = means.spare_bytes - samplers * sampler - _indptr_bytes(means, cached=cached)
-    spare = max(left - _sum(_buffer_bytes(means, slots, extractors)), 0)
-    topology = int(spare * _TOPOLOGY_SHARE)
+    least = _sum(_buffer_bytes(means, slots, extractors))
+    sampler = max(_sampler_bytes(means, cached=cached), 1)
+    room = min(
+        int(means.spare_bytes * _SAMPLERS_SHARE), means.spare_bytes - indptr - least - sampler
+    )
+    samplers = min(options.samplers, 1 + max(room, 0) // sampler)
+    left = means.spare_bytes - samplers * sampler - indptr
+    topology = int(max(left - least, 0) * _TOPOLOGY_SHARE)
     if cached:
         topology = neighbor_bytes(means.store, topology)
     else:
@@ -332,8 +337,9 @@ def _buffer_bytes(means: Means, slots: int, extractors: int) -> dict[str, int]:
     if not slots:
         return {}
     store, wanted = means.store, extractors * means.sizes.nodes
+    filled = min(slots, wanted)
     # Claims are kept as long as slots are held.
-    claimed = slots if means.options.x == "slots" else min(slots, wanted)
+    claimed = slots if means.options.x == "slots" else filled
     return {
         "feature buffer": FeatureBuffer.memory_bytes(
             store.num_nodes,
@@ -341,7 +347,7 @@ def _buffer_bytes(means: Means, slots: int, extractors: int) -> dict[str, int]:
             store.encoding.row_bytes,
             counted=means.options.reuse != "lru",
         ),
-        "extraction": wanted * _ORDER_BYTES + claimed * _CLAIM_BYTES,
+        "extraction": wanted * _ORDER_BYTES + claimed * _CLAIM_BYTES + filled * _LOAD_BYTES,
     }
 
 
