@@ -173,7 +173,7 @@ def contention(arguments: argparse.Namespace) -> list[str]:
                 }
                 for extract in (False, True)
             )
-            growth = beside["bytes"] / max(alone["bytes"], 1) - 1
+            growth = (beside["bytes"] - alone["bytes"]) / max(alone["bytes"], 1)
             table.append(
                 f"| {dim} | {strategy} | {alone['seconds']:.3f} | {beside['seconds']:.3f} | "
                 f"{alone['bytes'] / 1e6:.1f} | {beside['bytes'] / 1e6:.1f} | {growth:+.0%} |"
