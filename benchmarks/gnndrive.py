@@ -213,7 +213,8 @@ class SamplerThreads:
                 super().__init__(*args, **named)
                 found.ids |= tasks() - before
 
-        setattr(online, "Sampler", Watched)  # noqa: B010
+        module: Any = online
+        module.Sampler = Watched
         return found
 
     def read_bytes(self) -> int:
@@ -250,7 +251,8 @@ class CachedTopologies:
                 offset = store.manifest.arrays["indices"].data_offset
                 return _core.cached_topology(indptr, self._lists, engine, core, offset)
 
-        setattr(NeighborCache, "topology", topology)  # noqa: B010
+        made: Any = NeighborCache
+        made.topology = topology
         return found
 
     def read_bytes(self) -> int:
@@ -260,8 +262,9 @@ class CachedTopologies:
 def leave_rows(strategy: str) -> None:
     """From now on the strategy samples, and gathers nothing."""
     made: Any = strategy_named(strategy)[0]
-    if issubclass(made, ginex.Ginex):
-        setattr(ginex._Run, "_gather", lambda _, item: item[0])  # noqa: B010
+    if made is ginex.Ginex:
+        run: Any = ginex._Run
+        run._gather = lambda _, item: item[0]
     else:
         made._gatherer = lambda _: NoRows()
 
@@ -392,7 +395,8 @@ class Delivered:
                 found.early += number != self._batch
             follow(self, number)
 
-        setattr(Schedule, "_delivered", watched)  # noqa: B010
+        made: Any = Schedule
+        made._delivered = watched
         return found
 
 

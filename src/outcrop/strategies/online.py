@@ -59,9 +59,8 @@ class OnlineStrategy(Strategy):
     def _gatherer(self) -> Gatherer:
         """A gatherer for one run, used by one thread at a time."""
 
-    def _expect(self, subgraph: Subgraph) -> _core.Expected | None:  # noqa: ARG002
+    def _expect(self, subgraph: Subgraph) -> _core.Expected | None:
         """Told of a batch as soon as it is sampled, long before it is gathered."""
-        return None
 
     def _reserve(
         self, batch: Prepared, closed: Callable[[], bool], awaited: Callable[[], bool]
