@@ -7,8 +7,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -25,6 +23,7 @@ from outcrop.sample.sampler import Sampler
 from outcrop.store.store import GraphStore
 from outcrop.train import TrainOptions, fit
 from tests.conformance.contract import all_contents
+from tests.processes import program, running
 from tests.stores import make_random_store, smallest_memory
 
 EPOCHS = 5
@@ -306,8 +305,8 @@ def test_killed_at_any_moment_it_goes_on_and_leaves_nothing(
     rng = random.Random(5)
     epoch = 0
     for _ in range(3):
-        command = [sys.executable, "-c", textwrap.dedent(LOOPS), str(store.path), STRATEGY]
-        with subprocess.Popen([*command, str(epoch)], stdout=subprocess.PIPE, text=True) as process:
+        command = program(textwrap.dedent(LOOPS), str(store.path), STRATEGY)
+        with running([*command, str(epoch)], stderr=None) as process:
             assert process.stdout is not None
             for _ in range(rng.randrange(2, 20)):
                 line = process.stdout.readline().strip()

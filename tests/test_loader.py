@@ -34,6 +34,7 @@ from outcrop.strategies import STRATEGIES
 from outcrop.strategies.base import RunTimes
 from outcrop.strategies.memory import Memory
 from tests.conformance.contract import all_contents, check_against_store, contents
+from tests.processes import program, running
 from tests.stores import CLASSES, make_random_store, smallest_memory
 
 
@@ -461,7 +462,7 @@ def test_an_error_in_transform_ends_the_loop_cleanly(store: GraphStore) -> None:
 
 
 def test_interrupted_loops_end_at_once(store: GraphStore) -> None:
-    program = textwrap.dedent(f"""
+    endless = textwrap.dedent(f"""
         import outcrop, time
         loader = outcrop.NeighborLoader({str(store.path)!r}, [4, 3], "train", batch_size=16,
                                         strategy="direct", memory="100MB")
@@ -470,24 +471,35 @@ def test_interrupted_loops_end_at_once(store: GraphStore) -> None:
             for batch in loader:
                 time.sleep(0.01)
     """)
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True,
-                               stderr=subprocess.PIPE)  # fmt: skip
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    time.sleep(0.3)
-    start = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    with running(program(endless)) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.3)
+        start = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
     assert time.monotonic() - start < 5
     assert "KeyboardInterrupt" in errors
 
 
+@pytest.mark.parametrize("strategy", [*STRATEGIES, "gnndrive:x=slots"])
+def test_dropping_a_batch_runs_no_python(store: GraphStore, strategy: str) -> None:
+    """A Ctrl-C that comes while a finalizer runs is printed and lost."""
+    ran = []
+    with closing(iter(make(store, strategy=strategy))) as batches:  # type: ignore[type-var]
+        batch = next(batches)
+    sys.setprofile(lambda frame, event, _: ran.append((event, frame.f_code.co_name)))
+    del batch
+    sys.setprofile(None)
+    assert [name for event, name in ran if event == "call"] == []
+
+
 def test_a_loader_left_open_does_not_hinder_the_exit(store: GraphStore) -> None:
-    program = textwrap.dedent(f"""
+    code = textwrap.dedent(f"""
         import outcrop
         loader = outcrop.NeighborLoader({str(store.path)!r}, [4, 3], "train", batch_size=16)
         batches = iter(loader)
         next(batches)
     """)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    done = subprocess.run(program(code), capture_output=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, b"")

@@ -12,7 +12,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 import pytest
@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from outcrop.errors import CancelledError, OptionError
 from outcrop.pipeline import Pipeline, Stage
+from tests.processes import running
 
 pytestmark = pytest.mark.timeout(60)  # what is not woken hangs
 
@@ -805,6 +806,7 @@ def test_arguments_are_checked_at_the_door(
 PREAMBLE = """
 import os, sys, threading, time, warnings
 from outcrop.pipeline import Pipeline, Stage
+from tests.processes import running
 from outcrop.errors import CancelledError
 
 def same(item):
@@ -825,19 +827,8 @@ def admit(item, closed):
 """
 
 
-@contextmanager
-def script(code: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", PREAMBLE + code],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
+def script(code: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    return running([sys.executable, "-W", "error", "-c", PREAMBLE + code])
 
 
 def test_a_pipeline_left_open_at_exit_ends_with_the_process() -> None:
@@ -888,6 +879,30 @@ finally:
     assert process.returncode == -signal.SIGINT
     assert errors.rstrip().endswith("KeyboardInterrupt")
     assert out.splitlines()[-1] == "last 2 threads 1"
+
+
+@pytest.mark.parametrize("interrupted", range(1, 6))
+@pytest.mark.parametrize("delay", [0, 0.1])
+def test_ctrl_c_while_threads_start(
+    monkeypatch: pytest.MonkeyPatch, interrupted: int, delay: float
+) -> None:
+    started = []
+    start = threading.Thread.start
+
+    def starts(thread: threading.Thread) -> None:
+        start(thread)
+        started.append(thread)
+        if len(started) == interrupted:
+            time.sleep(delay)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", starts)
+    pipeline = Pipeline(range(9), [Stage("a", same, 2), Stage("b", same, 2)], 9)
+    with pytest.raises(KeyboardInterrupt):
+        list(pipeline)
+    for thread in started:
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 # Everything at once

@@ -62,6 +62,28 @@ Claim& Held(Claim& claim) {
   return claim;
 }
 
+using Rows = nb::ndarray<nb::numpy, float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+// Rows in slots that a claim holds, for as long as the array over them lives. Released here and not
+// by a finalizer in Python: a Ctrl-C that came while that ran would be lost.
+struct HeldRows {
+  nb::object claim;
+  Rows rows;
+
+  ~HeldRows() {
+    Claim& held = nb::cast<Claim&>(claim);
+    nb::gil_scoped_release unlocked;
+    held.Release();
+  }
+};
+
+Rows Hold(nb::handle_t<Claim> claim, const Rows& rows) {
+  Held(nb::cast<Claim&>(claim));
+  auto* held = new HeldRows{nb::borrow(claim), rows};
+  nb::capsule owner(held, [](void* p) noexcept { delete static_cast<HeldRows*>(p); });
+  return {rows.data(), {rows.shape(0), rows.shape(1)}, owner};
+}
+
 }  // namespace
 
 void BindRefcount(nb::module_& m) {
@@ -86,6 +108,7 @@ void BindRefcount(nb::module_& m) {
           "collect",
           [](Claim& self, double seconds) { return Held(self).Collect(Milliseconds(seconds)); },
           nb::arg("seconds"), Unlocked())
+      .def("hold", &Hold, nb::arg("rows").noconvert())
       .def("release", &Claim::Release, Unlocked());
   nb::class_<Expected>(m, "Expected").def("forget", &Expected::Forget, Unlocked());
   nb::class_<BufferHandle>(m, "SlotBuffer")

@@ -8,7 +8,6 @@ once; no call holds the GIL while it waits.
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from types import TracebackType
@@ -75,22 +74,18 @@ def aligned_empty(shape: int | tuple[int, ...], dtype: Any = np.uint8) -> Array:
 
 
 class Recycled:
-    """Memory for reads that is used again, since fresh pages cost more than what is read there.
-
-    `take` is not thread-safe; what it gave may be dropped by any thread.
-    """
+    """Memory for reads that is used again, since fresh pages cost more than what is read there."""
 
     def __init__(self, size: int) -> None:
         """`size`: the most that is taken at a time."""
         self.bytes = size
-        self._free: list[NDArray[np.uint8]] = []
+        self._slabs = _core.SlabPool(limit_bytes=2**63)
 
     def take(self, size: int) -> NDArray[np.uint8]:
         """Nobody else has it until the last view of it is gone."""
-        memory = self._free.pop() if self._free else aligned_empty(self.bytes)
-        lent: NDArray[np.uint8] = np.asarray(memory.data)  # the array that every view of it keeps
-        weakref.finalize(lent, self._free.append, memory)
-        return lent[:size]
+        slabs = self._slabs.take([self.bytes], 0)
+        assert slabs is not None
+        return slabs[0][:size]
 
 
 class Disk:

@@ -148,7 +148,7 @@ class HeldRows:
         claim, batch.claim = batch.claim, None
         assert claim is not None
         self._buffer.fill(claim, self._read, self._cancelled.is_set)
-        batch.x_buffer = self._buffer.hold(claim, np.float32)
+        batch.x_buffer = self._buffer.hold(claim)
         self._count(claim)
 
     def _count(self, claim: _core.Claim) -> None:

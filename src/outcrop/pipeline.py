@@ -153,7 +153,7 @@ class Pipeline:
         self._source: Iterable[Any] = source
         self._iterated = False
         self._threads: list[threading.Thread] = []
-        self._running = 0
+        self._running: set[threading.Thread] = set()
         self._on_the_way: set[int] = set()
         self._exhausted = False
         self._events: list[Event] = []
@@ -224,9 +224,8 @@ class Pipeline:
     def _start_thread(self, name: str, step: Callable[[], bool]) -> None:
         name = f"outcrop-{name}"
         thread = threading.Thread(target=self._repeat, args=(step,), name=name, daemon=True)
-        thread.start()
+        thread.start()  # where a Ctrl-C may come between its start and the next line
         self._threads.append(thread)
-        self._running += 1
 
     def _receive(self) -> list[Any]:
         """The next result, in a list of one; an empty list at the end."""
@@ -274,13 +273,13 @@ class Pipeline:
             for place in self._places:
                 place.ready.clear()
                 place.changed.notify_all()
-            if threading.current_thread() in self._threads:
+            if threading.current_thread() in self._running:
                 return
         if self._cancel is not None:
             self._cancel()
         with self._lock:
             # Unlike join, this lets go of the lock where garbage collection closes under it.
-            while not self._ended.wait_for(lambda: self._running == 0, _POLL_SECONDS):
+            while not self._ended.wait_for(lambda: not self._running, _POLL_SECONDS):
                 pass
         for thread in self._threads:
             thread.join()
@@ -288,13 +287,18 @@ class Pipeline:
     # On the pipeline's threads
 
     def _repeat(self, step: Callable[[], bool]) -> None:
+        # Threads report themselves: whoever starts one may be interrupted before it is noted.
+        with self._lock:
+            if self._closed:
+                return
+            self._running.add(threading.current_thread())
         # Each step is a call, so that no variable keeps an item while the next is awaited.
         try:
             while step():
                 pass
         finally:
             with self._lock:
-                self._running -= 1
+                self._running.remove(threading.current_thread())
                 self._ended.notify_all()
 
     def _feed(self, source: Iterator[Any]) -> bool:

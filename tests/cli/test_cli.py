@@ -16,6 +16,7 @@ import typer
 from outcrop.cli.output import guarded
 from tests.cage import OUTCROP
 from tests.graphs import random_graph, save_npz
+from tests.processes import running
 
 COMMANDS = [["import", "npz"], ["import", "edgelist"], ["synth"], ["info"], ["profile"],
             ["prepare"], ["train"], ["infer"], ["bench"], ["report"], ["verify"], ["gc"],
@@ -171,13 +172,13 @@ def test_an_error_that_nobody_foresaw_is_one_line_and_a_traceback_on_demand(
 
 def test_ctrl_c_leaves_nothing_and_exits_with_130(tmp_path: Path) -> None:
     command = [*OUTCROP, "synth", str(tmp_path / "s"), "--nodes", "1M", "--edges", "30M"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while not list(tmp_path.glob(".s.building/topology/*")) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    start = time.monotonic()
-    _, errors = process.communicate(timeout=60)
+    with running(command) as process:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob(".s.building/topology/*")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        start = time.monotonic()
+        _, errors = process.communicate(timeout=60)
     assert time.monotonic() - start < 10
     assert process.returncode == 130
     assert "Interrupted" in errors and "Traceback" not in errors

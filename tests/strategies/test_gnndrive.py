@@ -6,8 +6,6 @@ import gc
 import hashlib
 import itertools
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -26,6 +24,7 @@ from outcrop.strategies.gnndrive import GnnDrive
 from outcrop.train import TrainOptions, fit
 from tests.conformance.contract import all_contents, check_against_store, contents
 from tests.conftest import SOAK
+from tests.processes import program, running
 from tests.stores import make_random_store, smallest_memory
 from tests.test_loader import threads
 
@@ -534,14 +533,13 @@ def test_a_process_ended_in_mid_extraction_leaves_nothing_behind(
         }
 
     before = files()
-    command = [sys.executable, "-c", ENDLESS, str(path), f"gnndrive:{options}"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    for _ in range(3):
-        assert process.stdout.readline() == "batch\n"
-    start = time.monotonic()
-    process.send_signal(ending)
-    _, errors = process.communicate(timeout=30)
+    with running(program(ENDLESS, str(path), f"gnndrive:{options}")) as process:
+        assert process.stdout is not None
+        for _ in range(3):
+            assert process.stdout.readline() == "batch\n"
+        start = time.monotonic()
+        process.send_signal(ending)
+        _, errors = process.communicate(timeout=30)
     assert process.returncode == -ending
     assert time.monotonic() - start < 5, "at once, on a busy machine, too"
     if ending == signal.SIGINT:

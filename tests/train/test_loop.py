@@ -29,6 +29,7 @@ from outcrop.train import TrainOptions, TrainReporter, fit, load_checkpoint, loa
 from outcrop.train.reporter import EpochResult
 from tests.cage import OUTCROP
 from tests.conftest import SOAK
+from tests.processes import running
 from tests.stores import make_random_store
 
 SMALL: dict[str, Any] = {
@@ -262,17 +263,16 @@ def test_ctrl_c_ends_at_once_and_keeps_the_checkpoint(
     path: Path, tmp_path: Path, strategy: str
 ) -> None:
     folder = tmp_path / "c"
-    process = subprocess.Popen(
-        [*OUTCROP, "train", str(path), *FLAGS, "--epochs", "10000", "--checkpoint-every", "1",
-         "--strategy", strategy, "--checkpoint-dir", str(folder)],
-        stderr=subprocess.PIPE, text=True)  # fmt: skip
-    deadline = time.monotonic() + 60
-    while not (folder / "last.safetensors").exists():
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.05)
-    start = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    command = [*OUTCROP, "train", str(path), *FLAGS, "--epochs", "10000", "--checkpoint-every", "1",
+               "--strategy", strategy, "--checkpoint-dir", str(folder)]  # fmt: skip
+    with running(command, stdout=None) as process:
+        deadline = time.monotonic() + 60
+        while not (folder / "last.safetensors").exists():
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.05)
+        start = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
     assert time.monotonic() - start < 2
     assert "--resume" in errors

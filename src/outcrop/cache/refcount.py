@@ -5,9 +5,7 @@ The policy is in C++ (cpp/cache/refcount.h); here is the memory that its slots s
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,11 +98,6 @@ class FeatureBuffer:
             claim.release()  # now: the error's traceback would keep it
             raise
 
-    def hold(self, claim: _core.Claim, dtype: Any) -> NDArray[Any]:
-        """All rows, as an array that holds a claim: it is released when nobody has the array.
-
-        Tensors over the array keep it, arrays over its memory do not.
-        """
-        rows: NDArray[Any] = self.rows.view(dtype)
-        weakref.finalize(rows, claim.release)
-        return rows
+    def hold(self, claim: _core.Claim) -> NDArray[np.float32]:
+        """All rows, as an array that has the claim: it is released when nobody has the array."""
+        return claim.hold(self.rows.view(np.float32))
