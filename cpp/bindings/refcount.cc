@@ -16,6 +16,7 @@ namespace {
 using cache::Claim;
 using cache::Expected;
 using cache::Reuse;
+using cache::RowLayout;
 using cache::SlotBuffer;
 
 // The buffer as Python holds it; claims share the buffer itself.
@@ -29,9 +30,18 @@ std::chrono::milliseconds Milliseconds(double seconds) {
 
 Reuse ReuseOf(bool counted) { return counted ? Reuse::kLeastOften : Reuse::kLeastRecent; }
 
-void MakeBuffer(BufferHandle* self, int64_t num_nodes, int64_t num_slots, bool counted) {
+void MakeLayout(RowLayout* self, uint64_t base_bytes, uint64_t row_bytes, uint64_t unit_bytes,
+                uint64_t gap_bytes) {
+  Require(row_bytes > 0, "row_bytes must be more than 0");
+  Require(disk::IsPowerOfTwo(unit_bytes), "unit_bytes must be a power of two");
+  new (self) RowLayout{base_bytes, row_bytes, unit_bytes, gap_bytes};
+}
+
+void MakeBuffer(BufferHandle* self, int64_t num_nodes, int64_t num_slots, bool counted,
+                std::optional<RowLayout> layout) {
   Require(num_slots > 0 && num_slots <= INT32_MAX, "slots must be 1 to 2^31 - 1");
-  new (self) BufferHandle{std::make_shared<SlotBuffer>(num_nodes, num_slots, ReuseOf(counted))};
+  new (self)
+      BufferHandle{std::make_shared<SlotBuffer>(num_nodes, num_slots, ReuseOf(counted), layout)};
 }
 
 bool OfGraph(std::span<const int64_t> nodes, const SlotBuffer& buffer) {
@@ -111,9 +121,13 @@ void BindRefcount(nb::module_& m) {
       .def("hold", &Hold, nb::arg("rows").noconvert())
       .def("release", &Claim::Release, Unlocked());
   nb::class_<Expected>(m, "Expected").def("forget", &Expected::Forget, Unlocked());
+  nb::class_<RowLayout>(m, "RowLayout")
+      .def("__init__", &MakeLayout, nb::kw_only(), nb::arg("base_bytes"), nb::arg("row_bytes"),
+           nb::arg("unit_bytes"), nb::arg("gap_bytes"));
+  m.attr("MOST_EXPECTED") = cache::Lookahead::kPlaces;
   nb::class_<BufferHandle>(m, "SlotBuffer")
       .def("__init__", &MakeBuffer, nb::arg("num_nodes"), nb::arg("num_slots"), nb::kw_only(),
-           nb::arg("counted"))
+           nb::arg("counted"), nb::arg("layout").none() = nb::none())
       .def("reserve", &Reserve, nb::arg("nodes").noconvert(), nb::arg("seconds"),
            nb::arg("expected").none() = nb::none(), Unlocked())
       .def("expect", &Expect, nb::arg("nodes").noconvert(), Unlocked())

@@ -17,6 +17,9 @@ class Lookahead {
   // For `kept` nodes that are kept, out of num_nodes.
   Lookahead(int64_t num_nodes, int64_t kept) : wanted_(num_nodes, kept) {}
 
+  // Whether it never takes one node for another.
+  bool exact() const { return wanted_.exact(); }
+
   void Prefetch(int64_t node) const { wanted_.Prefetch(node); }
 
   // A place for a batch that comes after all others; none: it is not free yet.
@@ -54,13 +57,18 @@ class Lookahead {
     open_ &= others;
   }
 
-  // The place of the batch that wants the node soonest; none: nobody does.
+  // How many places after the oldest one the batch is that wants the node soonest; kPlaces: nobody
+  // does.
+  uint32_t Wait(int64_t node) const {
+    const uint8_t bits = std::rotr(wanted_[node], static_cast<int>(next_ % kPlaces));
+    return static_cast<uint32_t>(std::countr_zero(bits));
+  }
+
+  // The place of that batch; none: nobody wants it.
   std::optional<uint32_t> Soonest(int64_t node) const {
-    const uint8_t bits = wanted_[node];
-    if (bits == 0) return std::nullopt;
-    const uint32_t oldest = next_ % kPlaces;
-    const auto waiting = std::countr_zero(std::rotr(bits, static_cast<int>(oldest)));
-    return (oldest + static_cast<uint32_t>(waiting)) % kPlaces;
+    const uint32_t wait = Wait(node);
+    if (wait == kPlaces) return std::nullopt;
+    return (next_ + wait) % kPlaces;
   }
 
   // The places by age: 0 of the batch that comes last.

@@ -23,6 +23,9 @@ class NodeBytes {
     shift_ = entries == static_cast<size_t>(num_nodes) ? 0 : 64 - std::countr_zero(entries);
   }
 
+  // Whether no node shares its byte with others.
+  bool exact() const { return shift_ == 0; }
+
   static uint64_t Bytes(int64_t num_nodes, int64_t kept) { return Entries(num_nodes, kept); }
 
   void Prefetch(int64_t node) const { __builtin_prefetch(&bytes_[Entry(node)]); }
@@ -35,7 +38,8 @@ class NodeBytes {
 
   static size_t Entries(int64_t num_nodes, int64_t kept) {
     const size_t wanted = std::bit_ceil(static_cast<size_t>(kept * kEntries));
-    return std::min(wanted, static_cast<size_t>(num_nodes));
+    const auto nodes = static_cast<size_t>(num_nodes);
+    return nodes <= 2 * wanted ? nodes : wanted;
   }
 
   size_t Entry(int64_t node) const {

@@ -30,9 +30,18 @@ void Claim::Loaded() {
     for (int64_t slot : std::span<const int64_t>(loads_.slots)) {
       buffer_->slots_[static_cast<size_t>(slot)].state = SlotBuffer::State::kValid;
     }
+    DropRiders();
   }
   buffer_->loaded_.notify_all();
   loads_ = {};  // a claim may be held for long
+}
+
+void Claim::DropRiders() {
+  if (riders_.size() == 0) return;
+  for (int64_t slot : std::span<const int64_t>(riders_)) buffer_->Drop(static_cast<uint32_t>(slot));
+  riders_ = {};
+  ++buffer_->releases_;
+  buffer_->released_.notify_all();
 }
 
 bool Claim::Collect(std::chrono::milliseconds wait) {
@@ -71,6 +80,7 @@ void Claim::Release() {
     for (size_t i = 0; i < slots_.size(); ++i) {
       if (i == 0 || slots_[i] != slots_[i - 1]) buffer_->Drop(static_cast<uint32_t>(slots_[i]));
     }
+    DropRiders();
     ++buffer_->releases_;
   }
   buffer_->released_.notify_all();
@@ -92,8 +102,9 @@ void Expected::Forget() {
   buffer_.reset();
 }
 
-SlotBuffer::SlotBuffer(int64_t num_nodes, int64_t num_slots, Reuse reuse)
-    : num_nodes_(num_nodes), num_slots_(num_slots), table_(num_nodes, num_slots) {
+SlotBuffer::SlotBuffer(int64_t num_nodes, int64_t num_slots, Reuse reuse,
+                       std::optional<RowLayout> layout)
+    : num_nodes_(num_nodes), num_slots_(num_slots), layout_(layout), table_(num_nodes, num_slots) {
   if (reuse == Reuse::kLeastOften) {
     counts_.emplace(num_nodes, num_slots);
     ahead_.emplace(num_nodes, num_slots);
@@ -193,6 +204,8 @@ void SlotBuffer::Take(std::span<const int64_t> nodes, const Expected* expected, 
     const bool valid = slots_[static_cast<size_t>(slot)].state == State::kValid;
     ++(valid ? claim.found_ : claim.shared_);
   }
+  // Guesses would load more rows in vain than with reason.
+  if (layout_ && ahead_ && ahead_->exact()) TakeRiders(nodes.size() / 2, claim);
   if (counts_ && counts_->due()) {
     counts_->Halve();
     for (uint32_t uses = 1; uses <= UseCounts::kMost; ++uses) JoinLists(Head(uses), Head(uses / 2));
@@ -201,7 +214,7 @@ void SlotBuffer::Take(std::span<const int64_t> nodes, const Expected* expected, 
 
 uint32_t SlotBuffer::Use(int64_t node, const Expected* expected, Claim& claim) {
   uint32_t slot = table_.Get(node);
-  if (slot == kNone) slot = TakeFor(node);
+  if (slot == kNone) TakeFor(node, slot = LeastWanted());  // Fits has seen that there is one
   if (counts_) slots_[slot].uses = counts_->Add(node);
   if (expected) ahead_->Remove(node, expected->place_);
   State& state = slots_[slot].state;
@@ -217,6 +230,37 @@ uint32_t SlotBuffer::Use(int64_t node, const Expected* expected, Claim& claim) {
   return slot;
 }
 
+void SlotBuffer::TakeRiders(size_t most, Claim& claim) {
+  Claim::Loads& loads = claim.loads_;
+  Claim::Loads riders;
+  ForReadWith(loads.nodes, num_nodes_, *layout_, [&](int64_t node) {
+    const uint32_t wait = ahead_->Wait(node);
+    if (wait == Lookahead::kPlaces || table_.Get(node) != kNone) return true;
+    if (riders.nodes.size() == most || standby_ == 0) return false;
+    const uint32_t slot = LeastWanted();
+    const int64_t other = slots_[slot].node;
+    if (other != kNobody && ahead_->Wait(other) <= wait) return true;
+    TakeFor(node, slot);
+    slots_[slot].uses = (*counts_)[node];
+    slots_[slot].state = State::kLoading;
+    riders.nodes.push_back(node);
+    riders.slots.push_back(slot);
+    return true;
+  });
+  // Both are ascending: from the end on they are merged in place.
+  size_t left = loads.nodes.size(), riding = riders.nodes.size();
+  loads.nodes.resize(left + riding);
+  loads.slots.resize(left + riding);
+  for (size_t end = left + riding; riding > 0; --end) {
+    const bool rides = left == 0 || riders.nodes[riding - 1] > loads.nodes[left - 1];
+    const Claim::Loads& from = rides ? riders : loads;
+    const size_t last = --(rides ? riding : left);
+    loads.nodes[end - 1] = from.nodes[last];
+    loads.slots[end - 1] = from.slots[last];
+  }
+  claim.riders_ = std::move(riders.slots);
+}
+
 uint32_t SlotBuffer::LeastWanted() const {
   const auto first = [&](uint32_t head) { return slots_[head].next; };
   const uint32_t most = ahead_ ? UseCounts::kMost : 0;
@@ -229,8 +273,7 @@ uint32_t SlotBuffer::LeastWanted() const {
   }
 }
 
-uint32_t SlotBuffer::TakeFor(int64_t node) {
-  const uint32_t slot = LeastWanted();  // Fits has seen that there is one
+void SlotBuffer::TakeFor(int64_t node, uint32_t slot) {
   Unlink(slot);
   Slot& taken = slots_[slot];
   if (taken.node != kNobody) table_.Erase(taken.node);
@@ -238,7 +281,6 @@ uint32_t SlotBuffer::TakeFor(int64_t node) {
   taken.users = 1;
   taken.state = State::kEmpty;
   table_.Set(node, slot);
-  return slot;
 }
 
 void SlotBuffer::Drop(uint32_t slot) {

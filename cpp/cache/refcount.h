@@ -13,6 +13,7 @@
 #include "budget/buffer.h"
 #include "cache/lookahead.h"
 #include "cache/node_table.h"
+#include "cache/riders.h"
 #include "cache/use_counts.h"
 
 namespace outcrop::cache {
@@ -22,6 +23,7 @@ class SlotBuffer;
 // Slots for the rows of some nodes, held until it is released or destroyed.
 //
 // What it has to load itself is in loads(); the rest is there, or is being loaded by another claim.
+// Rows that others will want may be among the loads, where they come with the same reads.
 // Loads that are never declared Loaded are given up with the claim: the claims that wait for them
 // take them over. Not thread-safe: one thread at a time.
 class Claim {
@@ -56,9 +58,11 @@ class Claim {
  private:
   friend class SlotBuffer;
   explicit Claim(std::shared_ptr<SlotBuffer> buffer) : buffer_(std::move(buffer)) {}
+  void DropRiders();  // REQUIRES: the buffer's mutex_ is held.
 
   std::shared_ptr<SlotBuffer> buffer_;  // null once released
   budget::Buffer<int64_t> slots_;
+  budget::Buffer<int64_t> riders_;  // slots of loads that it does not want itself
   Loads loads_;
   Loads awaited_;  // of other claims
   uint64_t found_ = 0, shared_ = 0;
@@ -98,8 +102,10 @@ enum class Reuse { kLeastRecent, kLeastOften };
 // is taken for another one. Thread-safe.
 class SlotBuffer : public std::enable_shared_from_this<SlotBuffer> {
  public:
-  // REQUIRES: 0 < num_slots < 2^31.
-  SlotBuffer(int64_t num_nodes, int64_t num_slots, Reuse reuse);
+  // With a layout of rows, what is read for a claim brings rows that are expected, too.
+  // REQUIRES: 0 < num_slots < 2^31; a layout's row_bytes > 0.
+  SlotBuffer(int64_t num_nodes, int64_t num_slots, Reuse reuse,
+             std::optional<RowLayout> layout = std::nullopt);
 
   static uint64_t Bytes(int64_t num_nodes, int64_t num_slots, Reuse reuse);
 
@@ -140,8 +146,9 @@ class SlotBuffer : public std::enable_shared_from_this<SlotBuffer> {
   bool Fits(std::span<const int64_t> nodes) const;
   void Take(std::span<const int64_t> nodes, const Expected* expected, Claim& claim);
   uint32_t Use(int64_t node, const Expected* expected, Claim& claim);
-  uint32_t LeastWanted() const;    // of the slots on standby: there is one
-  uint32_t TakeFor(int64_t node);  // a slot of another node
+  void TakeRiders(size_t most, Claim& claim);
+  uint32_t LeastWanted() const;               // of the slots on standby: there is one
+  void TakeFor(int64_t node, uint32_t slot);  // a slot on standby, of another node
   void Drop(uint32_t slot);
   void Shelve(uint32_t slot);  // on standby, with its row
   void Unlink(uint32_t slot);
@@ -155,6 +162,7 @@ class SlotBuffer : public std::enable_shared_from_this<SlotBuffer> {
 
   // Constant after construction
   const int64_t num_nodes_, num_slots_;
+  const std::optional<RowLayout> layout_;
 
   mutable std::mutex mutex_;
   std::condition_variable released_, loaded_;

@@ -28,6 +28,8 @@ class UseCounts {
     return count;
   }
 
+  uint8_t operator[](int64_t node) const { return counts_[node]; }
+
   // Whether enough was counted since the last Halve.
   bool due() const { return until_halved_ <= 0; }
 

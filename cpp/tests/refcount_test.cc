@@ -240,6 +240,83 @@ TEST_CASE("what the next batches want outlives what is used often; the next one'
   }
 }
 
+TEST_CASE("which rows are read with others follows from pages and gaps") {
+  std::mt19937 random(7);
+  for (const auto& [base, row, unit, gap] :
+       {RowLayout{0, 512, 4096, 0}, RowLayout{128, 400, 4096, 8192}, RowLayout{4096, 9000, 4096, 0},
+        RowLayout{64, 1, 512, 100}, RowLayout{0, 4096, 4096, 4096}, RowLayout{7, 33, 1, 50}}) {
+    for (int round = 0; round < 50; ++round) {
+      constexpr int64_t kNodes = 300;
+      std::set<int64_t> nodes;
+      for (size_t i = random() % 20; i > 0; --i)
+        nodes.insert(static_cast<int64_t>(random() % kNodes));
+      std::vector<bool> read(base + kNodes * row + 2 * unit);  // by byte
+      uint64_t end = 0;
+      for (int64_t node : nodes) {
+        const uint64_t first = base + static_cast<uint64_t>(node) * row;
+        const uint64_t begin = first / unit * unit;
+        const bool joined = end > 0 && begin <= end + gap;
+        const uint64_t from = joined ? std::min(end, begin) : begin;
+        end = (first + row + unit - 1) / unit * unit;
+        std::fill(read.begin() + static_cast<ptrdiff_t>(from),
+                  read.begin() + static_cast<ptrdiff_t>(end), true);
+      }
+      Nodes expected, found;
+      for (int64_t node = 0; node < kNodes; ++node) {
+        const auto first = read.begin() + static_cast<ptrdiff_t>(base + node * row);
+        if (std::find(first, first + static_cast<ptrdiff_t>(row), false) ==
+            first + static_cast<ptrdiff_t>(row)) {
+          expected.push_back(node);
+        }
+      }
+      ForReadWith(Nodes(nodes.begin(), nodes.end()), kNodes, {base, row, unit, gap},
+                  [&](int64_t node) {
+                    found.push_back(node);
+                    return true;
+                  });
+      REQUIRE(found == expected);
+    }
+  }
+}
+
+TEST_CASE("rows that are expected ride along with the pages of others") {
+  const RowLayout layout{0, 512, 4096, 4096};  // eight to a page
+  const auto buffer = std::make_shared<SlotBuffer>(250, 8, Reuse::kLeastOften, layout);
+  const auto claim = [&](const Nodes& wanted) { return buffer->Reserve(wanted, milliseconds(0)); };
+  const std::optional<Expected> next = buffer->Expect(Nodes{3, 12, 40});
+  std::optional<Claim> first = claim({2, 16, 17, 100});
+  // 12 is in the gap between two pages; 40 is in no page that is read.
+  CHECK(ToVector(first->loads().nodes) == Nodes{2, 3, 12, 16, 17, 100});
+  CHECK(first->slots().size() == 4);
+  CHECK(buffer->num_standby() == 2);
+  std::optional<Claim> second = claim({3});
+  CHECK(second->shared() == 1);
+  first->Loaded();
+  CHECK(second->Collect(milliseconds(0)));
+  CHECK(buffer->num_standby() == 3);  // who brought them does not hold them
+  second.reset();
+  first.reset();
+  CHECK(claim({3, 12})->found() == 2);
+
+  // None of those that are expected sooner makes room.
+  const std::optional<Expected> later = buffer->Expect(Nodes{200, 201, 202, 203});
+  std::optional<Claim> third = claim({204, 205, 206, 207, 208, 209});
+  CHECK(ToVector(third->loads().nodes) == Nodes{204, 205, 206, 207, 208, 209});
+  // What is given up is forgotten, with all that rode along.
+  third.reset();
+  std::optional<Claim> fourth = claim({204, 205});  // one for two is the most that rides
+  CHECK(ToVector(fourth->loads().nodes) == Nodes{200, 204, 205});
+  fourth.reset();
+  CHECK(buffer->num_standby() == 8);
+  CHECK(claim({200})->found() == 0);
+  CHECK(claim({3, 12})->found() == 2);
+
+  // Where nodes share what is known of them, none rides.
+  const auto large = std::make_shared<SlotBuffer>(int64_t{1} << 40, 8, Reuse::kLeastOften, layout);
+  const std::optional<Expected> guess = large->Expect(Nodes{1, 3});
+  CHECK(ToVector(large->Reserve(Nodes{2, 4}, milliseconds(0))->loads().nodes) == Nodes{2, 4});
+}
+
 TEST_CASE("a row that another claim loads is waited for, not read again") {
   const auto buffer = Make(100, 10);
   std::optional<Claim> first = buffer->Reserve(Nodes{1, 2, 3}, milliseconds(0));
@@ -310,7 +387,8 @@ TEST_CASE("rows are never stale, whoever is late or gives up") {
   constexpr int64_t kNodes = 400, kSlots = 90;
   constexpr size_t kThreads = 4;
   constexpr int kBatches = 1500;
-  const auto buffer = Make(kNodes, kSlots, Reuse::kLeastOften);
+  const RowLayout layout{0, 512, 4096, 0};
+  const auto buffer = std::make_shared<SlotBuffer>(kNodes, kSlots, Reuse::kLeastOften, layout);
   std::vector<int64_t> rows(kSlots, -1);  // plain memory: TSan sees a row that is read too early
   std::atomic<int> stale{0}, given_up{0};
   const auto work = [&](unsigned seed) {

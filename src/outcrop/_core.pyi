@@ -415,11 +415,27 @@ class Claim:
         """The same rows; the claim is released when nobody has the result."""
     def release(self) -> None: ...
 
+class RowLayout:
+    """Where rows are in their file, and how it is read."""
+    def __init__(
+        self, *, base_bytes: int, row_bytes: int, unit_bytes: int, gap_bytes: int
+    ) -> None: ...
+
+MOST_EXPECTED: int
+"""How many batches a SlotBuffer can expect at a time."""
+
 class Expected:
     def forget(self) -> None: ...
 
 class SlotBuffer:
-    def __init__(self, num_nodes: int, num_slots: int, *, counted: bool) -> None: ...
+    def __init__(
+        self,
+        num_nodes: int,
+        num_slots: int,
+        *,
+        counted: bool,
+        layout: RowLayout | None = None,
+    ) -> None: ...
     def reserve(
         self, nodes: _Ids, seconds: float, expected: Expected | None = None
     ) -> Claim | None: ...

@@ -77,13 +77,13 @@ class Recycled:
     """Memory for reads that is used again, since fresh pages cost more than what is read there."""
 
     def __init__(self, size: int) -> None:
-        """`size`: the most that is taken at a time."""
+        """`size`: what is taken at a time, or most of the times, at most."""
         self.bytes = size
         self._slabs = _core.SlabPool(limit_bytes=2**63)
 
     def take(self, size: int) -> NDArray[np.uint8]:
         """Nobody else has it until the last view of it is gone."""
-        slabs = self._slabs.take([self.bytes], 0)
+        slabs = self._slabs.take([max(self.bytes, size)], 0)
         assert slabs is not None
         return slabs[0][:size]
 

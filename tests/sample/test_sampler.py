@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from outcrop import _core
 from outcrop.errors import CancelledError, OptionError
-from outcrop.sample.sampler import SAMPLING_VERSION, Sampler, Sampling
+from outcrop.sample.sampler import SAMPLING_VERSION, Parking, Sampler, Sampling
 from outcrop.sample.seeds import Stream, Task
 from tests.graphs import Graph, expected_csc, graphs, random_graph
 from tests.sample import model
@@ -208,6 +208,26 @@ def test_a_batch_does_not_depend_on_those_before_it(kind: Kind) -> None:
     for batch, count in enumerate([5, 4_000, 1, 0, 700, 4_000, 2]):
         seeds, key = np.arange(count) * 3, model.Key(1, batch=batch)
         assert used(seeds, key) == CoreSampler(arrays, [4, 4], kind=kind)(seeds, key)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("subgraph_bytes", [0, 10**6])
+def test_a_parked_subgraph_outlives_the_next_one(kind: Kind, subgraph_bytes: int) -> None:
+    sampler = Sampler(
+        Sampling.of([3, 3], kind=kind), _core.array_topology(*csc(random_graph(200, 2000))), 5
+    )
+    parking = Parking(subgraph_bytes)
+    tasks = [Task(Stream.TRAIN, 0, n, np.arange(9), np.arange(n, n + 9)) for n in range(4)]
+    parked = [parking.park(sampler.sample(task)) for task in tasks]
+    for task, kept in zip(tasks, parked, strict=True):
+        for field, value in vars(sampler.sample(task)).items():
+            assert np.array_equal(getattr(kept, field), value), field
+    where = [kept.nodes.ctypes.data for kept in parked]
+    del kept, parked
+    again = parking.park(sampler.sample(tasks[0]))
+    assert again.nodes.ctypes.data in where, "memory is used again"
+    needed = sum(getattr(again, name).nbytes for name in ("nodes", "edge_ids", "sources", "counts"))
+    assert needed <= Parking.subgraph_bytes(len(again.nodes), len(again.sources))
 
 
 def test_int32_and_int64_indices_give_the_same() -> None:

@@ -25,12 +25,21 @@ class FeatureBuffer:
     """Rows as they are stored, in slots with reference counts. Thread-safe."""
 
     def __init__(
-        self, num_nodes: int, num_slots: int, row_bytes: int, *, counted: bool = True
+        self,
+        num_nodes: int,
+        num_slots: int,
+        row_bytes: int,
+        *,
+        counted: bool = True,
+        layout: _core.RowLayout | None = None,
     ) -> None:
         """`counted`: slots of nodes that are not expected are reused first, of these the ones that
-        were used least often; else those of the least recently used."""
+        were used least often; else those of the least recently used.
+
+        `layout`, where rows are read in pages: rows that are expected are loaded as soon as their
+        pages are read for others."""
         self.rows: NDArray[np.uint8] = aligned_empty((num_slots, row_bytes))
-        self._slots = _core.SlotBuffer(num_nodes, num_slots, counted=counted)
+        self._slots = _core.SlotBuffer(num_nodes, num_slots, counted=counted, layout=layout)
 
     @staticmethod
     def memory_bytes(
@@ -63,7 +72,8 @@ class FeatureBuffer:
         """Slots that hold the rows of `nodes` (ascending) until the claim is released.
 
         Waits for room. load(nodes, slots) reads rows into their slots: of all nodes that are
-        neither here nor on their way, at once; then of those that others meant to load and gave up.
+        neither here nor on their way, at once, and of those that ride along; then of those that
+        others meant to load and gave up.
         `expected`: the batch's; these nodes are not expected for it any more.
         """
         while not cancelled():

@@ -6,13 +6,14 @@ Neighbour sampling and ShaDow differ in C++ only (cpp/sample); here they are one
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
+from outcrop.disk import Recycled
 from outcrop.errors import OptionError
 from outcrop.sample.seeds import Task
 
@@ -37,6 +38,30 @@ class Subgraph:
     edges_per_hop: list[int]
     roots: list[int]
     """ShaDow: where each root's own nodes begin, and where the last end."""
+
+
+class Parking:
+    """Memory for subgraphs that wait, each in a copy of its own, so that samplers need not."""
+
+    def __init__(self, subgraph_bytes: int) -> None:
+        """`subgraph_bytes`: of most of them, at most."""
+        self._memory = Recycled(subgraph_bytes)
+
+    @staticmethod
+    def subgraph_bytes(nodes: int, edges: int) -> int:
+        return 12 * (nodes + edges)
+
+    def park(self, subgraph: Subgraph) -> Subgraph:
+        """The same one, until it is dropped."""
+        arrays = (subgraph.nodes, subgraph.edge_ids, subgraph.sources, subgraph.counts)
+        memory = self._memory.take(sum(array.nbytes for array in arrays))
+        copies = []
+        for array in arrays:
+            copy, memory = memory[: array.nbytes].view(array.dtype), memory[array.nbytes :]
+            copy[:] = array
+            copies.append(copy)
+        nodes, edge_ids, sources, counts = copies
+        return replace(subgraph, nodes=nodes, edge_ids=edge_ids, sources=sources, counts=counts)
 
 
 @dataclass(frozen=True)

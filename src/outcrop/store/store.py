@@ -208,6 +208,7 @@ class FeatureRows:
 
     def __init__(self, disk: Disk, path: Path, entry: ArrayEntry, encoding: RowEncoding) -> None:
         self._file: File = disk.open(path)
+        self._disk_options = disk.options
         self._base = entry.data_offset
         self.encoding = encoding
         self.num_rows = entry.shape[0]
@@ -215,6 +216,19 @@ class FeatureRows:
     @property
     def dim(self) -> int:
         return self.encoding.dim
+
+    @property
+    def layout(self) -> _core.RowLayout | None:
+        """Tells which rows are read with others; None where each has a request of its own."""
+        options = self._disk_options
+        if not options.merge:
+            return None
+        return _core.RowLayout(
+            base_bytes=self._base,
+            row_bytes=self.encoding.row_bytes,
+            unit_bytes=options.unit_bytes or 1,
+            gap_bytes=options.gap_bytes,
+        )
 
     def start_read(self, ids: Ints, out: NDArray[Any], places: Ints | None = None) -> Pending:
         """Rows of `ids` (ascending) as they are stored -> out[places]."""

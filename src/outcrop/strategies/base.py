@@ -13,7 +13,7 @@ from outcrop.batch import BatchMaker, Prepared
 from outcrop.cache.neighbor import SHADOW_ENTRIES, scratch_bytes
 from outcrop.pipeline import Event, Pipeline, StageTimes
 from outcrop.progress import Progress
-from outcrop.sample.sampler import Sampling
+from outcrop.sample.sampler import Parking, Sampling
 from outcrop.sample.seeds import SeedOrder, Task
 from outcrop.store.store import GraphStore
 
@@ -183,6 +183,11 @@ class Strategy(ABC):
     @abstractmethod
     def close(self) -> None:
         """Gives up what the constructor opened."""
+
+
+def parked_bytes(means: Means) -> int:
+    """Of a sampled batch that waits outside of its sampler."""
+    return Parking.subgraph_bytes(means.sizes.nodes, means.sizes.edges)
 
 
 def sampler_bytes(means: Means) -> int:

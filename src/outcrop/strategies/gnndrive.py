@@ -40,12 +40,18 @@ from outcrop.gather import PARTS_AT_ONCE, BufferedRows, HeldRows, NoRows
 from outcrop.parallel import cpu_count
 from outcrop.pipeline import StageTimes
 from outcrop.sample.sampler import Subgraph
-from outcrop.strategies.base import Job, Means, RunTimes, sampler_bytes
+from outcrop.strategies.base import Job, Means, RunTimes, parked_bytes, sampler_bytes
 from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
 from outcrop.strategies.online import Gatherer, OnlineStrategy
 
 # Of the spare memory, what samplers beyond the first may take: rows gain more from it.
 _SAMPLERS_SHARE = 1 / 8
+# Of the spare memory, what sampled batches outside of samplers may take. The buffer profits from
+# knowing them as long as it holds what they want: quick's small one not at all.
+_PARKED_SHARE = 1 / 16
+_SAMPLERS = 4
+# With 4, standard took 52.0 s in place of 49.5: they compete for cores, and slots are fewer.
+_SAMPLERS_BESIDE_PARKED = 2
 # Of what the least buffer leaves, what the topology may take: a buffer that pushed its pages out
 # of memory would slow sampling more than it speeds up extraction (the paper's section 3).
 _TOPOLOGY_SHARE = 1 / 2
@@ -66,7 +72,8 @@ _LEAST_HELD = 2
 _ORDER_BYTES = 16
 # Per slot in use: a claim's list of slots.
 _CLAIM_BYTES = 8
-# Per slot that is being filled: lists of loads and of rows to wait for, and the reader's copies.
+# Per row of a batch that is being loaded: lists of loads, of rows that ride along (half as many at
+# most) and of rows to wait for.
 _LOAD_BYTES = 48
 
 
@@ -74,7 +81,8 @@ _LOAD_BYTES = 48
 class GnnDriveOptions:
     """As in the paper; all of them shrink with the budget."""
 
-    samplers: int = 4
+    samplers: int | None = None
+    """None: 4, as in the paper; 2 where sampled batches wait outside of their samplers."""
     extractors: int = 4
     order: Literal["exact", "completion"] = "exact"
     """completion: batches reach the loop as they are done; the set of them is the same."""
@@ -88,13 +96,16 @@ class GnnDriveOptions:
     """Whose slots are reused first: of the nodes that no batch sampled so far will want, the least
     often used ones'; of all nodes, the least often used; or the least recently used, as in the
     paper."""
+    riders: bool = True
+    """Rows that a batch sampled so far will want are loaded with those whose pages they share."""
     x: Literal["copy", "slots"] = "copy"
     """slots: batches have x_buffer, all slots, and x_index, the slots of their rows."""
 
     def __post_init__(self) -> None:
         for name in ("samplers", "extractors"):
-            if not 1 <= getattr(self, name) <= 64:
-                raise OptionError(f"gnndrive: {name} must be 1 to 64 (got {getattr(self, name)})")
+            given = getattr(self, name)
+            if given is not None and not 1 <= given <= 64:
+                raise OptionError(f"gnndrive: {name} must be 1 to 64 (got {given})")
         if self.buffer is not None and not 0 < self.buffer < float("inf"):
             raise OptionError(f"gnndrive: buffer must be more than 0 (got {self.buffer})")
         if self.x == "slots" and self.buffer is not None and self.buffer < _LEAST_HELD:
@@ -108,6 +119,8 @@ class _Plan:
     """How the spare memory is divided."""
 
     samplers: int
+    parked: int
+    """Sampled batches that wait outside of their samplers; 0: inside."""
     extractors: int
     slots: int
     cached: bool
@@ -150,15 +163,20 @@ class GnnDrive(OnlineStrategy):
             topology,
             threads,
             samplers=plan.samplers,
+            parked=plan.parked,
             gatherers=extractors,
             order=options.order,
         )
         self._held = self.leaves_rows_in_slots(options)
         self._buffer: FeatureBuffer | None = None
         if plan.slots:
-            row_bytes = job.store.encoding.row_bytes
+            features = job.store.features
             self._buffer = FeatureBuffer(
-                job.store.num_nodes, plan.slots, row_bytes, counted=options.reuse != "lru"
+                job.store.num_nodes,
+                plan.slots,
+                features.encoding.row_bytes,
+                counted=options.reuse != "lru",
+                layout=features.layout if options.riders else None,
             )
         self._part_nodes = _part_nodes(plan.slots, extractors, options.reuse)
         self._topology_bytes = plan.topology_bytes
@@ -221,6 +239,7 @@ class GnnDrive(OnlineStrategy):
     def facts(self) -> dict[str, Any]:
         return {
             "samplers": self._num_samplers,
+            "parked": self._num_parked,
             "extractors": self._num_gatherers,
             "slots": 0 if self._buffer is None else self._buffer.num_slots,
             "part_rows": None if self._held else self._part_nodes,
@@ -269,8 +288,8 @@ def _plan_with(means: Means, *, cached: bool) -> _Plan:
     room = min(
         int(means.spare_bytes * _SAMPLERS_SHARE), means.spare_bytes - indptr - least - sampler
     )
-    samplers = min(options.samplers, 1 + max(room, 0) // sampler)
-    left = means.spare_bytes - samplers * sampler - indptr
+    samplers, parked = _sampled_ahead(means, max(room, 0), sampler, extractors)
+    left = means.spare_bytes - samplers * sampler - parked * parked_bytes(means) - indptr
     topology = int(max(left - least, 0) * _TOPOLOGY_SHARE)
     if cached:
         topology = neighbor_bytes(means.store, topology)
@@ -278,13 +297,30 @@ def _plan_with(means: Means, *, cached: bool) -> _Plan:
         topology = min(topology, _topology_bytes(means))
     if slots and options.buffer is None:
         slots = _most_slots(means, slots, extractors, left - topology)
-    return _Plan(samplers, extractors, slots, cached, topology)
+    return _Plan(samplers, parked, extractors, slots, cached, topology)
+
+
+def _sampled_ahead(means: Means, room: int, sampler: int, extractors: int) -> tuple[int, int]:
+    """-> samplers, and parked batches, in so much memory beside the first sampler."""
+    options: GnnDriveOptions = means.options
+    samplers = min(options.samplers or _SAMPLERS, 1 + room // sampler)
+    if options.reuse != "lookahead" or not means.store.has("features"):
+        return samplers, 0
+    each = max(parked_bytes(means), 1)
+    # Those that are extracted are expected, too, until they have their slots.
+    most = _core.MOST_EXPECTED - (0 if options.x == "slots" else extractors)
+    parked = min(most, int(means.spare_bytes * _PARKED_SHARE) // each, room // each)
+    if parked < max(samplers, 2):
+        return samplers, 0
+    room -= parked * each
+    return min(options.samplers or _SAMPLERS_BESIDE_PARKED, 1 + room // sampler), parked
 
 
 def _needs(means: Means, plan: _Plan) -> dict[str, int]:
     kept = "neighbour cache" if plan.cached else "topology in the page cache"
     return {
         "samplers": plan.samplers * _sampler_bytes(means, cached=plan.cached),
+        "sampled batches": plan.parked * parked_bytes(means),
         "indptr": _indptr_bytes(means, cached=plan.cached),
         kept: plan.topology_bytes,
         **_buffer_bytes(means, plan.slots, plan.extractors),

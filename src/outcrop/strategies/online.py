@@ -11,9 +11,9 @@ from typing import Literal, Protocol
 from outcrop import _core
 from outcrop.batch import Prepared
 from outcrop.pipeline import Pipeline, Stage
-from outcrop.sample.sampler import Sampler, Subgraph
+from outcrop.sample.sampler import Parking, Sampler, Subgraph
 from outcrop.sample.seeds import Task
-from outcrop.strategies.base import Job, RunTimes, Strategy
+from outcrop.strategies.base import Job, RunTimes, Strategy, parked_bytes
 
 
 class Gatherer(Protocol):
@@ -29,7 +29,8 @@ class Gatherer(Protocol):
 class _Sampled:
     number: int
     task: Task
-    sampler: Sampler
+    sampler: Sampler | None
+    """Whose memory the subgraph is in; None: it has its own."""
     subgraph: Subgraph
     expected: _core.Expected | None
 
@@ -44,14 +45,18 @@ class OnlineStrategy(Strategy):
         threads: int,
         *,
         samplers: int = 1,
+        parked: int = 0,
         gatherers: int = 1,
         order: Literal["exact", "completion"] = "exact",
     ) -> None:
-        """A batch is sampled by `threads` threads; so many are sampled and gathered at a time."""
+        """A batch is sampled by `threads` threads; so many are sampled and gathered at a time.
+
+        `parked`: so many wait for memory outside of their samplers; 0: inside."""
         self._job = job
         self._topology = topology
         self._threads = threads
         self._num_samplers = samplers
+        self._num_parked = parked
         self._num_gatherers = gatherers
         self.order = order
 
@@ -111,30 +116,39 @@ class _Run:
         self._reserve = strategy._reserve
         self._samplers = samplers
         self._gatherers = gatherers
+        self._parking: Parking | None = None
+        if strategy._num_parked:
+            self._parking = Parking(parked_bytes(job))
         self._free: queue.SimpleQueue[Sampler] = queue.SimpleQueue()
         self._idle: queue.SimpleQueue[Gatherer] = queue.SimpleQueue()
         for sampler in samplers:
             self._free.put(sampler)
         for gatherer in gatherers:
             self._idle.put(gatherer)
+        ahead = max(len(samplers), strategy._num_parked)
         stages = [
-            Stage("sample", self._sample, len(samplers), self._admit),
+            Stage("sample", self._sample, ahead, self._admit),
             # In order: a batch may wait for rows that one before it has promised to read.
             Stage("gather", self._gather, len(gatherers), in_order=True),
         ]
-        # What samplers hold is theirs and needs no batch's memory yet; and while the loop has none,
-        # there is memory for one more.
-        depth = job.depth + 1 + len(samplers)
+        # What is only sampled needs no batch's memory yet; and while the loop has none, there is
+        # memory for one more.
+        depth = job.depth + 1 + ahead
         self.pipeline = Pipeline(enumerate(tasks), stages, depth, strategy.order, self._cancel)
 
     def _sample(self, item: tuple[int, Task]) -> _Sampled:
         sampler = self._free.get()
         try:
             subgraph = sampler.sample(item[1])
-            return _Sampled(*item, sampler, subgraph, self._expect(subgraph))
+            expected = self._expect(subgraph)
+            if self._parking is None:
+                return _Sampled(*item, sampler, subgraph, expected)
+            subgraph = self._parking.park(subgraph)
         except BaseException:
             self._free.put(sampler)
             raise
+        self._free.put(sampler)
+        return _Sampled(*item, None, subgraph, expected)
 
     def _admit(self, item: _Sampled, closed: Callable[[], bool]) -> Prepared:
         def awaited() -> bool:
@@ -143,7 +157,8 @@ class _Run:
         try:
             batch = self._maker.make(item.task, item.subgraph, closed, awaited)
         finally:  # only now: the subgraph lives until its sampler's next call
-            self._free.put(item.sampler)
+            if item.sampler is not None:
+                self._free.put(item.sampler)
         batch.expected = item.expected
         self._reserve(batch, closed, awaited)
         return batch
