@@ -9,7 +9,9 @@ are copied into the batch, and the slots go on standby, to be found again until 
 Unlike the paper, slots of nodes that were used least often are reused first, and last of all those
 of nodes that a sampled batch will want (reuse=lru: the least recently used first, as there). A
 batch is a sweep over the ids; where the buffer holds less than a few of them, the order of use
-pushes rows out just before they return. And samplers are ahead: what they know is free.
+pushes rows out just before they return. And samplers are ahead: what they know is free. Sampled
+batches wait outside of their samplers, so that many are known. Pages are read for single rows: rows
+of the same page that a sampled batch will want ride along, and are not read again for it.
 
 With x=slots they are not copied: a batch has the slots of its rows, and holds them until it is
 dropped. It then gets all of them at once, in the order of batches, so that whoever waits for slots
