@@ -124,7 +124,6 @@ void BindRefcount(nb::module_& m) {
   nb::class_<RowLayout>(m, "RowLayout")
       .def("__init__", &MakeLayout, nb::kw_only(), nb::arg("base_bytes"), nb::arg("row_bytes"),
            nb::arg("unit_bytes"), nb::arg("gap_bytes"));
-  m.attr("MOST_EXPECTED") = cache::Lookahead::kPlaces;
   nb::class_<BufferHandle>(m, "SlotBuffer")
       .def("__init__", &MakeBuffer, nb::arg("num_nodes"), nb::arg("num_slots"), nb::kw_only(),
            nb::arg("counted"), nb::arg("layout").none() = nb::none())
@@ -134,6 +133,7 @@ void BindRefcount(nb::module_& m) {
       .def_prop_ro("num_slots", [](const BufferHandle& self) { return self.buffer->num_slots(); })
       .def_prop_ro("num_standby",
                    [](const BufferHandle& self) { return self.buffer->num_standby(); })
+      .def_static("most_expected", [] { return cache::Lookahead::kPlaces; })
       .def_static(
           "table_bytes",
           [](int64_t num_nodes, int64_t num_slots, bool counted) {

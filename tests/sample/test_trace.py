@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -20,11 +19,9 @@ import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop import disk as disk_module
-from outcrop.disk import Disk, aligned_empty
+from outcrop.disk import Disk
 from outcrop.errors import CorruptError, OptionError, ReadError, StoreError, WriteError
 from outcrop.options import DiskOptions, Faults
 from outcrop.sample.sampler import Sampler, Sampling, Subgraph
@@ -286,27 +283,6 @@ def test_a_scan_of_any_range_with_any_memory(tmp_path: Path, disk: Disk, ahead_b
             assert np.array_equal(nodes, subgraph.nodes)
 
 
-class LiveMemory:
-    """Counts what aligned_empty gave and nobody has dropped yet."""
-
-    def __init__(self) -> None:
-        self.now = self.peak = 0
-
-    def empty(self, shape: int, dtype: Any = np.uint8) -> NDArray[Any]:
-        made = aligned_empty(shape, dtype)
-        pages = -(-made.nbytes // 4096) * 4096
-        owner: Any = made
-        while isinstance(owner.base, np.ndarray):
-            owner = owner.base
-        self.now += pages
-        self.peak = max(self.peak, self.now)
-        weakref.finalize(owner, self._drop, pages)
-        return made
-
-    def _drop(self, pages: int) -> None:
-        self.now -= pages
-
-
 def test_a_narrow_scan_gives_the_same_numbers(tmp_path: Path, quick_disk: Disk) -> None:
     batches = [make_batch(t, 10 + t, 20) for t in range(6)]
     trace = Trace(quick_disk, write(quick_disk, tmp_path / "t", batches))
@@ -346,13 +322,20 @@ def test_a_scan_holds_no_more_memory_than_it_says(
     record = record if what == "all" else 4 * len(last.nodes) + 4096
     ids = [last.nodes] if what == "nodes" else [last.nodes, task.seeds, last.edge_ids]
     limit = max(ahead_bytes, record) + record + sum(8 * len(part) + 4096 for part in ids)
-    memory = LiveMemory()
-    monkeypatch.setattr(disk_module, "aligned_empty", memory.empty)
+    pools = []
+    make_pool = _core.SlabPool
+
+    def pool(limit_bytes: int) -> _core.SlabPool:
+        pools.append(make_pool(limit_bytes))
+        return pools[-1]
+
+    monkeypatch.setattr(_core, "SlabPool", pool)
     for item in trace.scan(ahead_bytes=ahead_bytes, what=what):
         assert len(item)
         del item
-    assert limit / 2 < memory.peak <= limit
-    assert memory.now == 0
+    # A slab's size is rounded up by an eighth at most, of which nothing is touched.
+    assert limit / 2 < sum(pool.peak_bytes for pool in pools) <= limit * 9 / 8
+    assert sum(pool.held_bytes for pool in pools) == 0
 
 
 def test_batches_outlive_the_scan_and_the_trace(tmp_path: Path, quick_disk: Disk) -> None:

@@ -49,6 +49,11 @@ class FeatureBuffer:
         tables = _core.SlotBuffer.table_bytes(num_nodes, num_slots, counted=counted)
         return num_slots * row_bytes + tables
 
+    @staticmethod
+    def most_expected() -> int:
+        """How many batches can be expected at a time."""
+        return _core.SlotBuffer.most_expected()
+
     @property
     def num_slots(self) -> int:
         return self._slots.num_slots

@@ -310,7 +310,7 @@ def _sampled_ahead(means: Means, room: int, sampler: int, extractors: int) -> tu
         return samplers, 0
     each = max(parked_bytes(means), 1)
     # Those that are extracted are expected, too, until they have their slots.
-    most = _core.MOST_EXPECTED - (0 if options.x == "slots" else extractors)
+    most = FeatureBuffer.most_expected() - (0 if options.x == "slots" else extractors)
     parked = min(most, int(means.spare_bytes * _PARKED_SHARE) // each, room // each)
     if parked < max(samplers, 2):
         return samplers, 0
