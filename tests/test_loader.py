@@ -486,8 +486,9 @@ def test_interrupted_loops_end_at_once(store: GraphStore) -> None:
 def test_dropping_a_batch_runs_no_python(store: GraphStore, strategy: str) -> None:
     """A Ctrl-C that comes while a finalizer runs is printed and lost."""
     ran = []
-    with closing(iter(make(store, strategy=strategy))) as batches:  # type: ignore[type-var]
-        batch = next(batches)
+    batches = iter(make(store, strategy=strategy))
+    batch = next(batches)
+    del batches  # nobody but the test has the batch now
     sys.setprofile(lambda frame, event, _: ran.append((event, frame.f_code.co_name)))
     del batch
     sys.setprofile(None)

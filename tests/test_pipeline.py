@@ -806,7 +806,6 @@ def test_arguments_are_checked_at_the_door(
 PREAMBLE = """
 import os, sys, threading, time, warnings
 from outcrop.pipeline import Pipeline, Stage
-from tests.processes import running
 from outcrop.errors import CancelledError
 
 def same(item):

@@ -77,7 +77,7 @@ class Recycled:
     """Memory for reads that is used again, since fresh pages cost more than what is read there."""
 
     def __init__(self, size: int) -> None:
-        """`size`: what is taken at a time, or most of the times, at most."""
+        """`size`: what is lent for any smaller take; a larger one gets what it needs."""
         self.bytes = size
         self._slabs = _core.SlabPool(limit_bytes=2**63)
 
