@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+
+_LOG = logging.getLogger("outcrop")
+
 
 class Progress:
-    """Takes reports and does nothing with them. Subclasses draw."""
+    """Takes reports: amounts of work are for subclasses to draw, notes go to the log."""
 
     def stage(self, name: str, total: int | None = None, unit: str = "B") -> None:
         """A new stage begins; `total` units of work, None where that is not known."""
 
     def advance(self, amount: int) -> None:
         """`amount` more units of the current stage are done."""
+
+    def note(self, text: str) -> None:
+        """A sentence that a person should see: what was chosen, what is waited for."""
+        _LOG.warning(text)
 
 
 SILENT = Progress()

@@ -124,6 +124,9 @@ class Bars(Progress):
         if self._task is not None:
             self._bars.advance(self._task, amount)
 
+    def note(self, text: str) -> None:
+        self._bars.console.print(text, soft_wrap=True, markup=False)
+
     def _finish(self) -> None:
         if self._task is not None:
             done = self._bars.tasks[self._task].completed

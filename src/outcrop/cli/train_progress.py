@@ -26,6 +26,9 @@ class _Preparing(Progress):
         amount = "" if total is None else format_size(total) if unit == "B" else f"{total} {unit}"
         say(f"preparing: {name} {amount}".rstrip())
 
+    def note(self, text: str) -> None:
+        say(text)
+
 
 class Terminal(TrainReporter):
     """A bar for the current epoch, a line for each that is done; curves for tensorboard."""
