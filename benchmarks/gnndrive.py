@@ -37,12 +37,13 @@ from outcrop.bench.drive import forget, run_fio
 from outcrop.cache.neighbor import NeighborCache
 from outcrop.cage import run_caged
 from outcrop.disk import Disk
-from outcrop.feed import Schedule, probe, row_shape, seed_nodes
+from outcrop.feed import probe, row_shape, seed_nodes
 from outcrop.gather import NoRows
 from outcrop.loader import NeighborLoader
 from outcrop.options import DiskOptions, Faults, format_size
 from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import SeedOrder, Stream
+from outcrop.schedule import Schedule
 from outcrop.store.store import GraphStore
 from outcrop.strategies import ginex, online, strategy_named
 from outcrop.train import TrainOptions, fit

@@ -283,9 +283,10 @@ def test_training_resumes_in_a_later_generation(store: GraphStore, tmp_path: Pat
 LOOPS = """
     import sys
     import numpy as np
-    from outcrop.feed import Feed, Schedule
+    from outcrop.feed import Feed
     from outcrop.sample.sampler import Sampling
     from outcrop.sample.seeds import SeedOrder, Stream
+    from outcrop.schedule import Schedule
     from outcrop.store.store import GraphStore
 
     store = GraphStore(sys.argv[1])

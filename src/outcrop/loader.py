@@ -17,11 +17,12 @@ from torch_geometric.sampler import NodeSamplerInput
 
 from outcrop.batch import Prepared
 from outcrop.errors import OptionError, StoreError
-from outcrop.feed import Feed, Schedule, seed_nodes
+from outcrop.feed import Feed, seed_nodes
 from outcrop.metrics import LoaderRecord
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.sampler import Sampling
 from outcrop.sample.seeds import SeedOrder, Stream
+from outcrop.schedule import Schedule
 from outcrop.store.store import GraphStore
 
 if TYPE_CHECKING:
