@@ -37,13 +37,14 @@ from outcrop.bench.drive import forget, run_fio
 from outcrop.cache.neighbor import NeighborCache
 from outcrop.cage import run_caged
 from outcrop.disk import Disk
-from outcrop.feed import probe, row_shape, seed_nodes
+from outcrop.feed import seed_nodes
 from outcrop.gather import NoRows
 from outcrop.loader import NeighborLoader
 from outcrop.options import DiskOptions, Faults, format_size
 from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import SeedOrder, Stream
 from outcrop.schedule import Schedule
+from outcrop.settle import probe
 from outcrop.store.store import GraphStore
 from outcrop.strategies import ginex, online, strategy_named
 from outcrop.train import TrainOptions, fit
@@ -310,7 +311,7 @@ def buffer(arguments: argparse.Namespace) -> list[str]:
     with GraphStore(store) as opened:
         nodes, stream = seed_nodes(opened, "train")
         seeds = SeedOrder(nodes, batch_size=arguments.batch_size, stream=stream, seed=0)
-        batch = probe(opened, Sampling((10, 10, 10)), seeds, row_shape(opened, staged=False))
+        batch = probe(opened, Sampling((10, 10, 10)), seeds)
         # The largest buffer with its tables, and four samplers.
         row_bytes = opened.encoding.row_bytes + 150
         spare = int(min(max(sizes) * batch.nodes, opened.num_nodes) * row_bytes)

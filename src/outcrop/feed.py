@@ -9,32 +9,24 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from outcrop.batch import BatchMaker, BatchShape, Prepared, RowShape
-from outcrop.budget import Budget
+from outcrop.batch import BatchMaker, Prepared
 from outcrop.errors import OptionError
 from outcrop.metrics import DriveUse, EpochRecord, LoaderRecord
 from outcrop.options import parse_size
 from outcrop.pipeline import Event
 from outcrop.progress import SILENT, Progress
-from outcrop.sample.sampler import Sampler, Sampling
+from outcrop.sample.sampler import Sampling
 from outcrop.sample.seeds import Ids, SeedOrder, Stream, Task
+from outcrop.settle import Wanted, settle
 from outcrop.store.store import GraphStore
-from outcrop.strategies import strategy_named
-from outcrop.strategies.base import Job, Means, RunTimes, Sizes
-from outcrop.strategies.mmap import mapped_topology
+from outcrop.strategies.base import Job, RunTimes
 
-# Batches differ in size: sizes seen on the first one are taken so many times larger.
-_MARGIN = 1.15
-# One with the user's loop, one on the way to it.
-_MIN_BATCHES = 2
 # More batches ahead than this hide nothing more.
 _MOST_AHEAD = 4
-_PROBE_THREADS = 16
 _MOST_EVENTS = 10_000
 
 
@@ -61,40 +53,36 @@ class Feed:
 
         BudgetError where the memory is too little, with the least that would do.
         """
-        made, options = strategy_named(strategy)
+        wanted = Wanted(
+            store,
+            sampling,
+            first,
+            parse_size(memory),
+            None if disk is None else parse_size(disk),
+            epochs,
+            device,
+        )
+        settled = settle(wanted, strategy)
         self.store = store
         self.sampling = sampling
         self.seed = first.seed
-        self.budget = Budget(memory)
-        in_slots = made.leaves_rows_in_slots(options)
-        rows = row_shape(store, staged=made.reads_stored_rows, in_slots=in_slots)
-        assembly = made.assembly_bytes(store, options, device)
-        if assembly:
-            rows = replace(rows, staged_bytes=assembly)
-        self.rows = rows
-        sizes = probe(store, sampling, first, rows, made.largest_batch(store, options))
-        common = common_needs(store, first)
-        least = sum(common.values()) + _MIN_BATCHES * sizes.batch_bytes
-        means = Means(
-            store=store,
-            sampling=sampling,
-            seeds=first,
-            options=options,
-            sizes=sizes,
-            spare_bytes=max(self.budget.total_bytes - least, 0),
-            disk_bytes=None if disk is None else parse_size(disk),
-            epochs=epochs,
-            device=device,
-        )
-        charges = made.needs(means)
-        self.budget.charge({**common, **charges}, sizes.batch_bytes, _MIN_BATCHES)
+        self.rows = settled.rows
+        self.budget = settled.budget
+        batch_bytes = settled.means.sizes.batch_bytes
         self._pool = self.budget.slabs()
         self._runs: list[RunTimes] = []  # those that are open; the last one is shown
-        depth = min(self._pool.limit_bytes // sizes.batch_bytes - 1, _MOST_AHEAD)
-        maker = BatchMaker(self._pool, rows, store.load_labels() if rows.labels else None)
+        depth = min(self._pool.limit_bytes // batch_bytes - 1, _MOST_AHEAD)
+        labels = store.load_labels() if self.rows.labels else None
+        maker = BatchMaker(self._pool, self.rows, labels)
         start = time.perf_counter()
-        job = Job(**vars(means), charges=charges, maker=maker, depth=depth, progress=progress)
-        self._strategy = made(job)
+        job = Job(
+            **vars(settled.means),
+            charges=settled.charges,
+            maker=maker,
+            depth=depth,
+            progress=progress,
+        )
+        self._strategy = settled.made(job)
         self.record = LoaderRecord(
             strategy=strategy,
             memory_bytes=self.budget.total_bytes,
@@ -159,62 +147,6 @@ def _numbered(tasks: Iterable[Task], numbers: dict[int, int]) -> Iterator[Task]:
     for number, task in enumerate(tasks):
         numbers[task.batch] = number
         yield task
-
-
-def probe(
-    store: GraphStore,
-    sampling: Sampling,
-    seeds: SeedOrder,
-    rows: RowShape,
-    least: tuple[int, int] = (0, 0),
-) -> Sizes:
-    """Samples the first batch from the memory-mapped topology.
-
-    `least`: nodes and edges that there must be room for in any case.
-    """
-    sampler = Sampler(sampling, mapped_topology(store), seeds.seed, _PROBE_THREADS)
-    nodes = edges = targets = 0
-    if len(seeds):
-        subgraph = sampler.sample(seeds.task(0, 0))
-        nodes, edges = len(subgraph.nodes), len(subgraph.sources)
-        targets = len(subgraph.counts)
-    shape = BatchShape(
-        max(int(nodes * _MARGIN), least[0]), max(int(edges * _MARGIN), least[1]), rows
-    )
-    return Sizes(
-        shape.nodes,
-        shape.edges,
-        int(targets * _MARGIN),
-        max(shape.charged_bytes(), 1),
-        int(sampler.memory_bytes * _MARGIN),
-    )
-
-
-def common_needs(store: GraphStore, seeds: SeedOrder) -> dict[str, int]:
-    """What every strategy keeps resident."""
-    labels = store.num_nodes * store.label_dtype.itemsize if store.has("labels") else 0
-    return {
-        "labels": labels,
-        "seeds": 0 if isinstance(seeds.nodes, range) else seeds.nodes.nbytes,
-        "disk engine": store.disk.memory_bytes,
-    }
-
-
-def row_shape(store: GraphStore, *, staged: bool, in_slots: bool = False) -> RowShape:
-    """`staged`: rows are read as they are stored; all but float32 then need memory of their own.
-
-    `in_slots`: batches have the slots of their rows in place of x.
-    """
-    if not store.has("features"):
-        return RowShape(None, store.has("labels"))
-    encoding = store.encoding
-    if in_slots and encoding.name != "float32":
-        raise OptionError(
-            f"{store.path}: x=slots needs rows stored as float32 (got {encoding.name}); others are "
-            "decoded on the way into x"
-        )
-    staged_bytes = encoding.row_bytes if staged and encoding.name != "float32" else None
-    return RowShape(encoding.dim, store.has("labels"), staged_bytes, in_slots)
 
 
 def seed_nodes(store: GraphStore, input_nodes: Any) -> tuple[Ids | range, Stream]:

@@ -18,11 +18,12 @@ from outcrop.bench.worker import Job
 from outcrop.cage import run_caged
 from outcrop.environment import command_line, machine_facts, now, store_facts, versions
 from outcrop.errors import CageError, OptionError, OutcropError
-from outcrop.feed import common_needs, probe, row_shape, seed_nodes
+from outcrop.feed import seed_nodes
 from outcrop.metrics import read_record
 from outcrop.options import format_size, parse_size
 from outcrop.sample.sampler import Sampling
 from outcrop.sample.seeds import SeedOrder
+from outcrop.settle import common_needs, probe, row_shape
 from outcrop.store.locks import write_synced
 from outcrop.store.store import GraphStore
 from outcrop.strategies import strategy_named
@@ -106,7 +107,7 @@ def plan_memory(store: GraphStore, options: BenchOptions) -> Plan:
     seeds = SeedOrder(nodes, batch_size=options.batch_size, stream=stream, seed=options.seed)
     # As large as any strategy's batches are.
     rows = row_shape(store, staged=True)
-    sizes = probe(store, Sampling(options.num_neighbors), seeds, rows)
+    sizes = probe(store, Sampling(options.num_neighbors), seeds).sizes(rows)
     base = sizes.batch_bytes * _BATCHES_IN_FLIGHT + sizes.scratch_bytes
     base += sum(common_needs(store, seeds).values()) + store.array_bytes("indptr")
     cage = cache + base + OVERHEAD_BYTES if options.cage is None else parse_size(options.cage)

@@ -167,6 +167,11 @@ class Strategy(ABC):
         What it leaves of `means.spare_bytes` goes to more batches under way.
         """
 
+    @classmethod
+    def written_bytes(cls, means: Means) -> int:
+        """Disk that it takes beside the store, at most at a time, as far as sizes tell; 0: none."""
+        return 0
+
     @abstractmethod
     def __init__(self, job: Job) -> None:
         """Opens, loads, allocates: all that lasts as long as the loader."""

@@ -122,6 +122,10 @@ class DiskGNN(Strategy):
     def needs(cls, means: Means) -> Mapping[str, int]:
         return Sizes(means).needs()
 
+    @classmethod
+    def written_bytes(cls, means: Means) -> int:
+        return Sizes(means).written_bytes
+
     def __init__(self, job: Job) -> None:
         self._job = job
         self._options: DiskGNNOptions = job.options

@@ -18,6 +18,7 @@ from outcrop.pack.plan import ROW
 from outcrop.pack.prepare import PackSpec, SamplesSpec
 from outcrop.pack.segments.rows import shared_memory_bytes
 from outcrop.pack.segments.sizes import sharing_bytes
+from outcrop.pack.tables import round_up
 from outcrop.sample.imported import ImportedSamples, find_samples
 from outcrop.sample.trace import trace_bytes
 from outcrop.store.arrays import WRITE_BUFFER_BYTES
@@ -82,6 +83,14 @@ class Sizes:
         """Of one generation."""
         given = self._means.disk_bytes
         return given // 2 if given is not None and self.refresh_bytes else given
+
+    @property
+    def written_bytes(self) -> int:
+        """Traces and packs, at most: as if no row were cached, and with what only packing needs."""
+        nodes = self._means.sizes.nodes
+        rows = round_up(nodes * self.row_bytes) + (8 + 8) * nodes if self.row_bytes else 0
+        generations = 2 if self.refresh_bytes else 1
+        return generations * self._batches * (self._record_bytes() + int(rows))
 
     def generation(self, epoch: int) -> PackSpec:
         """That has this epoch."""

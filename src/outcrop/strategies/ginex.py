@@ -130,6 +130,15 @@ class Ginex(Strategy):
             needs["feature cache"] = max(min(spare, most), _slot_bytes(means))
         return needs
 
+    @classmethod
+    def written_bytes(cls, means: Means) -> int:
+        lists = 0
+        if means.options.topology == "cache":
+            needs = cls.needs(means)
+            lists = needs["feature cache" if _hands_over(means) else "neighbour cache"]
+        superbatches = 2 * superbatch_length(means) * _batch_disk_bytes(means)
+        return superbatches + min(lists, whole_bytes(means.store))
+
     def __init__(self, job: Job) -> None:
         self.job = job
         # Settled here: the space on disk that they depend on changes.

@@ -145,6 +145,11 @@ class GnnDrive(OnlineStrategy):
     def needs(cls, means: Means) -> Mapping[str, int]:
         return _needs(means, _plan(means))
 
+    @classmethod
+    def written_bytes(cls, means: Means) -> int:
+        plan = _plan(means)
+        return plan.topology_bytes if plan.cached else 0
+
     def __init__(self, job: Job) -> None:
         options: GnnDriveOptions = job.options
         plan = _plan(job)

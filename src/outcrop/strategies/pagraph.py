@@ -61,6 +61,10 @@ class PaGraph(OnlineStrategy):
             needs["feature cache"] = min(left, store.num_nodes * _slot_bytes(means))
         return needs
 
+    @classmethod
+    def written_bytes(cls, means: Means) -> int:
+        return cls.needs(means)["neighbour cache"]
+
     def __init__(self, job: Job) -> None:
         store = job.store
         self._neighbors = NeighborCache.open(

@@ -1,0 +1,155 @@
+"""Settle: batches that are wanted and one memory number -> how a strategy divides it.
+
+Nothing is allocated and nothing is written: a strategy that does not fit is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from outcrop.batch import BatchShape, RowShape
+from outcrop.budget import Budget
+from outcrop.errors import OptionError
+from outcrop.sample.sampler import Sampler, Sampling
+from outcrop.sample.seeds import SeedOrder
+from outcrop.store.store import GraphStore
+from outcrop.strategies import strategy_named
+from outcrop.strategies.base import Means, Sizes, Strategy
+from outcrop.strategies.mmap import mapped_topology
+
+# Batches differ in size: sizes seen on the first one are taken so many times larger.
+_MARGIN = 1.15
+# One with the user's loop, one on the way to it.
+_MIN_BATCHES = 2
+_PROBE_THREADS = 16
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which batches, and what may be used for them; whoever prepares them."""
+
+    store: GraphStore
+    sampling: Sampling
+    seeds: SeedOrder
+    """A schedule whose batches show how large batches are."""
+    memory_bytes: int
+    disk_bytes: int | None = None
+    epochs: int | None = None
+    device: str = "cpu"
+
+    @cached_property
+    def sampled(self) -> Sampled:
+        """Sizes that are the same for every strategy."""
+        return probe(self.store, self.sampling, self.seeds)
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """How large batches are, with a margin, whatever their rows are held in."""
+
+    nodes: int
+    edges: int
+    targets: int
+    scratch_bytes: int
+    """Of the sampler."""
+
+    def sizes(self, rows: RowShape, least: tuple[int, int] = (0, 0)) -> Sizes:
+        """`least`: nodes and edges that there must be room for in any case."""
+        shape = BatchShape(max(self.nodes, least[0]), max(self.edges, least[1]), rows)
+        return Sizes(
+            shape.nodes,
+            shape.edges,
+            self.targets,
+            max(shape.charged_bytes(), 1),
+            self.scratch_bytes,
+        )
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A strategy, and who gets what of the memory."""
+
+    strategy: str
+    """With its options, as it was named."""
+    made: type[Strategy]
+    rows: RowShape
+    means: Means
+    charges: Mapping[str, int]
+    """What the strategy asked for, by name."""
+    budget: Budget
+    """With all charges, those that every strategy has included."""
+
+
+def settle(wanted: Wanted, strategy: str) -> Settled:
+    """BudgetError where the memory is too little, with the least that would do."""
+    made, options = strategy_named(strategy)
+    store = wanted.store
+    rows = row_shape(
+        store, staged=made.reads_stored_rows, in_slots=made.leaves_rows_in_slots(options)
+    )
+    assembly = made.assembly_bytes(store, options, wanted.device)
+    if assembly:
+        rows = replace(rows, staged_bytes=assembly)
+    sizes = wanted.sampled.sizes(rows, made.largest_batch(store, options))
+    budget = Budget(wanted.memory_bytes)
+    common = common_needs(store, wanted.seeds)
+    least = sum(common.values()) + _MIN_BATCHES * sizes.batch_bytes
+    means = Means(
+        store=store,
+        sampling=wanted.sampling,
+        seeds=wanted.seeds,
+        options=options,
+        sizes=sizes,
+        spare_bytes=max(budget.total_bytes - least, 0),
+        disk_bytes=wanted.disk_bytes,
+        epochs=wanted.epochs,
+        device=wanted.device,
+    )
+    charges = made.needs(means)
+    budget.charge({**common, **charges}, sizes.batch_bytes, _MIN_BATCHES)
+    return Settled(strategy, made, rows, means, charges, budget)
+
+
+def probe(store: GraphStore, sampling: Sampling, seeds: SeedOrder) -> Sampled:
+    """Samples the first batch from the memory-mapped topology."""
+    sampler = Sampler(sampling, mapped_topology(store), seeds.seed, _PROBE_THREADS)
+    nodes = edges = targets = 0
+    if len(seeds):
+        subgraph = sampler.sample(seeds.task(0, 0))
+        nodes, edges = len(subgraph.nodes), len(subgraph.sources)
+        targets = len(subgraph.counts)
+    return Sampled(
+        int(nodes * _MARGIN),
+        int(edges * _MARGIN),
+        int(targets * _MARGIN),
+        int(sampler.memory_bytes * _MARGIN),
+    )
+
+
+def common_needs(store: GraphStore, seeds: SeedOrder) -> dict[str, int]:
+    """What every strategy keeps resident."""
+    labels = store.num_nodes * store.label_dtype.itemsize if store.has("labels") else 0
+    return {
+        "labels": labels,
+        "seeds": 0 if isinstance(seeds.nodes, range) else seeds.nodes.nbytes,
+        "disk engine": store.disk.memory_bytes,
+    }
+
+
+def row_shape(store: GraphStore, *, staged: bool, in_slots: bool = False) -> RowShape:
+    """`staged`: rows are read as they are stored; all but float32 then need memory of their own.
+
+    `in_slots`: batches have the slots of their rows in place of x.
+    """
+    if not store.has("features"):
+        return RowShape(None, store.has("labels"))
+    encoding = store.encoding
+    if in_slots and encoding.name != "float32":
+        raise OptionError(
+            f"{store.path}: x=slots needs rows stored as float32 (got {encoding.name}); others are "
+            "decoded on the way into x"
+        )
+    staged_bytes = encoding.row_bytes if staged and encoding.name != "float32" else None
+    return RowShape(encoding.dim, store.has("labels"), staged_bytes, in_slots)
