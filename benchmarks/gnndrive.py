@@ -93,7 +93,7 @@ def drive(arguments: argparse.Namespace) -> list[str]:
     store = arguments.store or graph(arguments.nodes, 128)
     names = arguments.strategies.split(",")
     options = BenchOptions(
-        strategies=tuple(names), memory=arguments.memory, repeat=1, check_batches=0,
+        strategies=tuple(names), cache=arguments.memory, repeat=1, check_batches=0,
         cage=None if arguments.cage is None else str(arguments.cage),
         batches=arguments.batches, batch_size=arguments.batch_size,
     )  # fmt: skip
@@ -153,7 +153,7 @@ def contention(arguments: argparse.Namespace) -> list[str]:
     ]
     for dim in [0] if arguments.store else [int(text) for text in arguments.dims.split(",")]:
         store = arguments.store or graph(arguments.nodes, dim)
-        options = BenchOptions((), memory=arguments.memory, batch_size=arguments.batch_size)
+        options = BenchOptions((), cache=arguments.memory, batch_size=arguments.batch_size)
         with GraphStore(store) as opened:
             plan, dim = plan_memory(opened, options), opened.encoding.dim
         for strategy in arguments.strategies.split(","):
@@ -317,7 +317,7 @@ def buffer(arguments: argparse.Namespace) -> list[str]:
         spare = int(min(max(sizes) * batch.nodes, opened.num_nodes) * row_bytes)
         spare += 4 * batch.scratch_bytes + 64 * batch.nodes + 4 * opened.num_nodes
     options = BenchOptions(
-        strategies=tuple(names), memory=str(spare), batches=arguments.batches,
+        strategies=tuple(names), cache=str(spare), batches=arguments.batches,
         warmup=arguments.warmup, repeat=arguments.repeat, batch_size=arguments.batch_size,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:

@@ -25,12 +25,12 @@ _STRATEGIES = (
 
 @dataclass(frozen=True)
 class Setting:
-    """A graph, its memory, and how it is measured."""
+    """A graph, the memory, and how it is measured."""
 
     nodes: int
     edges: int
-    memory: str
-    """For caches."""
+    cache: str
+    """Memory for caches, of the features."""
     cage: str
     batches: int
     flags: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ def main() -> None:
     store = rmat_store(arguments.name, setting.nodes, setting.edges)
     sys.argv = [
         "outcrop", "bench", str(store), "--strategies", arguments.strategies,
-        "--memory", setting.memory, "--cage", setting.cage,
+        "--cache", setting.cache, "--cage", setting.cage,
         "--batches", str(setting.batches), "--repeat", arguments.repeat,
         "--out", str(out), *setting.flags,
     ]  # fmt: skip

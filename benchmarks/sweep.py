@@ -63,7 +63,7 @@ def main() -> None:
         batches=arguments.batches,
         warmup=arguments.warmup,
         repeat=arguments.repeat,
-        memory=arguments.memory,
+        cache=arguments.memory,
         cage=arguments.cage,
         slow=dict.fromkeys(filter(None, arguments.slow.split(",")), (5, 1)),
     )
@@ -100,7 +100,7 @@ def graph(nodes: int, dim: int) -> Path:
 
 def varied(base: BenchOptions, name: str, value: str) -> BenchOptions:
     if name == "memory":
-        return replace(base, memory=value)
+        return replace(base, cache=value)
     if name == "batch_size":
         return replace(base, batch_size=int(value))
     if name == "fanout":

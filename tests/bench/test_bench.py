@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from outcrop import strategies
 from outcrop.batch import Prepared
 from outcrop.bench import compare, worker
-from outcrop.bench.compare import BenchOptions, check_digests, plan_memory, run_bench
+from outcrop.bench.compare import BenchOptions, _Runs, check_digests, plan_memory, run_bench
 from outcrop.bench.drive import DriveRates, measure_drive
 from outcrop.bench.worker import Job, run_job
 from outcrop.cli import app
-from outcrop.errors import OptionError
+from outcrop.errors import OptionError, OutcropError
 from outcrop.metrics import read_record
 from outcrop.monitor import Monitor
 from outcrop.sample.seeds import Task
@@ -106,7 +106,7 @@ def test_the_command_compares_and_checks(
 ) -> None:
     monkeypatch.setattr(compare, "measure_drive", lambda _: DriveRates("test", 1e5, 1e9))
     out = tmp_path / "out"
-    flags = ["bench", str(path), "--strategies", "memory,direct", "--memory", "50%",
+    flags = ["bench", str(path), "--strategies", "memory,direct", "--cache", "50%",
              "--num-neighbors", "4,3", "--batch-size", "50", "--batches", "4", "--warmup", "1",
              "--repeat", "1", "--out", str(out)]  # fmt: skip
     done = CliRunner().invoke(app, flags)
@@ -140,14 +140,65 @@ def test_a_run_that_dies_is_a_row_that_failed(
     assert summary["check"] is None
 
 
-def test_memory_may_be_a_share_of_the_features(path: Path) -> None:
+def bench(path: Path, out: Path, *flags: str) -> Result:
+    """The command, on few batches."""
+    few = ["--num-neighbors", "4,3", "--batch-size", "50", "--batches", "4", "--repeat", "1"]
+    return CliRunner().invoke(app, ["bench", str(path), *few, "--out", str(out), *flags])
+
+
+def dies(record: list[str]) -> Callable[..., None]:
+    """In place of running workers: those whose strategy is named here are killed."""
+    run = _Runs._run
+
+    def run_or_die(self: _Runs, strategy: str, command: list[str]) -> None:
+        if strategy in record:
+            raise OutcropError("killed: more than the limit of 1.0 MB")
+        run(self, strategy, command)
+
+    return run_or_die
+
+
+def test_the_command_fails_when_every_strategy_did(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Runs, "_run", dies(["mmap", "direct"]))
+    done = bench(path, tmp_path / "out", "--strategies", "mmap,direct")
+    assert done.exit_code == 1
+    assert "Error: nothing was measured: mmap: killed: more than the limit" in done.stderr
+    rows = json.loads((tmp_path / "out" / "bench.json").read_text())["rows"]
+    assert [row["status"] for row in rows[:2]] == ["failed", "failed"]
+
+
+def test_a_failure_among_others_is_a_result_and_said_at_the_end(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Runs, "_run", dies(["mmap"]))
+    done = bench(path, tmp_path / "out", "--strategies", "mmap,direct")
+    assert done.exit_code == 0, done.output
+    assert done.stderr.strip().splitlines()[-1] == (
+        "1 of 2 strategies failed: mmap (killed: more than the limit of 1.0 MB)"
+    )
+
+
+def test_memory_is_that_of_the_data_path_and_cache_what_caches_get_of_it(path: Path) -> None:
     with GraphStore(path) as store:
-        options = BenchOptions(strategies=("mmap",), num_neighbors=(4, 3), memory="25%")
+        options = BenchOptions(strategies=("mmap",), num_neighbors=(4, 3), cache="25%")
         plan = plan_memory(store, options)
         assert plan.cache_bytes == 2000 * 32 // 4
-        assert plan_memory(store, replace(options, memory="1MB")).cache_bytes == 1_000_000
-        with pytest.raises(OptionError, match="10%"):
-            plan_memory(store, replace(options, memory="some%"))
+        assert plan.memory_bytes == plan.cache_bytes + plan.base_bytes
+        assert plan_memory(store, replace(options, cache="1MB")).cache_bytes == 1_000_000
+        whole = plan_memory(store, replace(options, cache=None, memory="80MB"))
+        assert whole.memory_bytes == 80_000_000
+        assert whole.cache_bytes == 80_000_000 - plan.base_bytes
+        with pytest.raises(OptionError, match=r"cache must be like 10% or 1GB \(got 'some%'\)"):
+            plan_memory(store, replace(options, cache="some%"))
+        with pytest.raises(OptionError, match=r"memory must be at least .* tables \(got 1MB\)"):
+            plan_memory(store, replace(options, cache=None, memory="1MB"))
+
+
+def test_a_share_of_the_features_is_no_memory_but_a_cache(path: Path, tmp_path: Path) -> None:
+    done = bench(path, tmp_path / "out", "--memory", "10%")
+    assert done.exit_code == 2 and "for caches beside them, say --cache 10%" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -156,6 +207,7 @@ def test_memory_may_be_a_share_of_the_features(path: Path) -> None:
         ({"strategies": ("magic",)}, "a strategy is one of"),
         ({"strategies": ("mmap",), "model": "mlp"}, "model must be"),
         ({"strategies": ("mmap",), "repeat": 0}, "repeat must be"),
+        ({"strategies": ("mmap",), "memory": "1GB", "cache": "1GB"}, "memory or cache, not both"),
         ({"strategies": ("pyg-mmap",), "bytes_per_second": 10**9}, "peers read by themselves"),
     ],
 )

@@ -36,6 +36,8 @@ _BATCHES_IN_FLIGHT = 2
 # Python, torch and PyG, with their libraries' pages and slack: what a cage needs beside the budget.
 OVERHEAD_BYTES = 450_000_000
 
+_USUAL_CACHE = "10%"  # of the features
+
 # What has all the memory that it wants: references, not competitors.
 _UNLIMITED = ("memory", "pyg-memory")
 
@@ -47,8 +49,11 @@ class BenchOptions:
     """What is compared, and how."""
 
     strategies: tuple[str, ...]
-    memory: str = "10%"
-    """For caches: bytes, or a share of the features; batches in flight and tables come on top."""
+    memory: str | None = None
+    """Of the data path of each, as `memory=` of a loader; None: what `cache` makes it."""
+    cache: str | None = None
+    """For caches alone: bytes, or a share of the features; batches in flight and tables come on
+    top. None: what `memory` leaves, or 10 %."""
     cage: str | None = None
     """The hard limit of each process; None: the memory and the fixed overhead."""
     model: str = "none"
@@ -72,6 +77,15 @@ class BenchOptions:
                 strategy_named(name)
         if self.bytes_per_second is not None and set(self.strategies) & set(PEERS):
             raise OptionError("peers read by themselves: bytes_per_second does not slow them")
+        if self.memory is not None and self.cache is not None:
+            raise OptionError(
+                f"memory or cache, not both (got memory {self.memory}, cache {self.cache})"
+            )
+        if self.memory is not None and self.memory.endswith("%"):
+            raise OptionError(
+                f"memory is a size such as 1GB, of the whole data path: caches, batches and "
+                f"tables (got {self.memory!r}); for caches beside them, say --cache {self.memory}"
+            )
         if self.model not in ("none", "sage", "gcn", "gat", "gin"):
             raise OptionError(f"model must be none, sage, gcn, gat or gin (got {self.model!r})")
         for name in ("batches", "epochs", "repeat"):
@@ -95,14 +109,6 @@ class Plan:
 
 
 def plan_memory(store: GraphStore, options: BenchOptions) -> Plan:
-    features = store.array_bytes("features")
-    if options.memory.endswith("%"):
-        try:
-            cache = int(features * float(options.memory[:-1]) / 100)
-        except ValueError:
-            raise OptionError(f"memory must be like 10% or 1GB (got {options.memory!r})") from None
-    else:
-        cache = parse_size(options.memory)
     nodes, stream = seed_nodes(store, "train")
     seeds = SeedOrder(nodes, batch_size=options.batch_size, stream=stream, seed=options.seed)
     # As large as any strategy's batches are.
@@ -110,8 +116,28 @@ def plan_memory(store: GraphStore, options: BenchOptions) -> Plan:
     sizes = probe(store, Sampling(options.num_neighbors), seeds).sizes(rows)
     base = sizes.batch_bytes * _BATCHES_IN_FLIGHT + sizes.scratch_bytes
     base += sum(common_needs(store, seeds).values()) + store.array_bytes("indptr")
+    cache = _cache_bytes(store, options, base)
     cage = cache + base + OVERHEAD_BYTES if options.cage is None else parse_size(options.cage)
     return Plan(cache, base, sizes.batch_bytes, cage)
+
+
+def _cache_bytes(store: GraphStore, options: BenchOptions, base_bytes: int) -> int:
+    """What caches may have."""
+    if options.memory is not None:
+        left = parse_size(options.memory) - base_bytes
+        if left < 0:
+            raise OptionError(
+                f"memory must be at least {base_bytes:,} B here, for {_BATCHES_IN_FLIGHT} batches "
+                f"and tables (got {options.memory})"
+            )
+        return left
+    given = options.cache or _USUAL_CACHE
+    if not given.endswith("%"):
+        return parse_size(given)
+    try:
+        return int(store.array_bytes("features") * float(given[:-1]) / 100)
+    except ValueError:
+        raise OptionError(f"cache must be like 10% or 1GB (got {given!r})") from None
 
 
 def run_bench(path: Path, options: BenchOptions, out: Path, say: Say) -> dict[str, Any]:
@@ -132,10 +158,10 @@ def run_bench(path: Path, options: BenchOptions, out: Path, say: Say) -> dict[st
         f"{format_size(int(drive.sequential_bytes_per_second))}/s in sequence ({drive.source})"
     )
     say(
-        f"memory: {format_size(plan.cache_bytes)} for caches "
+        f"memory: {format_size(plan.memory_bytes)}: {format_size(plan.cache_bytes)} for caches "
         f"({plan.cache_bytes / max(facts['feature_bytes'], 1):.0%} of the features) + "
         f"{format_size(plan.base_bytes)} for {_BATCHES_IN_FLIGHT} batches and tables; "
-        f"limit {format_size(plan.cage_bytes)}"
+        f"limit of each process {format_size(plan.cage_bytes)}"
     )
     out.mkdir(parents=True, exist_ok=True)
     runs = _Runs(path, options, plan, out, say)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from outcrop.bench.compare import BenchOptions, run_bench
 from outcrop.cli.arguments import Store, neighbor_counts
-from outcrop.cli.output import say, stdout
+from outcrop.cli.output import say, stderr, stdout
 from outcrop.errors import OutcropError
 from outcrop.report import compare, load, print_report, write_report
 
@@ -19,8 +19,21 @@ def bench(
     out: Annotated[Path, typer.Option(help="Folder for records and summary.", show_default=False)],
     strategies: Annotated[str, typer.Option(help="With commas.")] = "memory,mmap,direct",
     memory: Annotated[
-        str, typer.Option(help="For caches: a size, or a share of the features.")
-    ] = "10%",
+        str | None,
+        typer.Option(
+            help="Of the data path of each, as in train: caches, batches and tables.",
+            show_default="what --cache makes it",
+            metavar="SIZE",
+        ),
+    ] = None,
+    cache: Annotated[
+        str | None,
+        typer.Option(
+            help="For caches alone, in place of --memory: a size, or a share of the features; "
+            "batches and tables come on top.",
+            show_default="10%",
+        ),
+    ] = None,
     cage: Annotated[
         str | None,
         typer.Option(help="Hard limit of each process.", show_default="memory + 450MB"),
@@ -47,7 +60,11 @@ def bench(
 ) -> None:
     """Measure strategies under one memory limit, each in its own process, cold.
 
-    Example: outcrop bench big.outcrop --strategies memory,mmap,direct --memory 10% --out results
+    A strategy that is refused, killed or fails is a line of the result. The exit status is 1 where
+    nothing was measured, or where strategies delivered different batches; else 0, with a last line
+    that names those that failed.
+
+    Example: outcrop bench big.outcrop --strategies memory,mmap,direct --cache 10% --out results
 
     Example: outcrop bench big.outcrop --model sage --cage 2.5GB --repeat 5 --out results
     """
@@ -55,6 +72,7 @@ def bench(
     options = BenchOptions(
         strategies=tuple(strategies.split(",")),
         memory=memory,
+        cache=cache,
         cage=cage,
         model=model,
         num_neighbors=hops,
@@ -73,5 +91,21 @@ def bench(
     if report:
         write_report(found.records, found.bench, out / "report.html")
         say(f"{out / 'report.html'}")
+    _say_failures(summary, options.strategies)
     if summary["check"] is not None and not summary["check"]["equal"]:
         raise OutcropError(f"strategies delivered different batches: {summary['check']['digests']}")
+
+
+def _say_failures(summary: dict[str, Any], strategies: tuple[str, ...]) -> None:
+    """OutcropError where none of the strategies was measured; a line where some were not."""
+    notes = {row["name"]: row["note"] for row in summary["rows"] if row["status"] != "measured"}
+    failed = {name: notes[name] for name in strategies if name in notes}
+    if len(failed) == len(strategies):
+        told = "; ".join(f"{name}: {note}" for name, note in failed.items())
+        raise OutcropError(f"nothing was measured: {told}")
+    if failed:
+        told = ", ".join(f"{name} ({note})" for name, note in failed.items())
+        stderr.print(
+            f"{len(failed)} of {len(strategies)} strategies failed: {told}",
+            markup=False, soft_wrap=True,
+        )  # fmt: skip
