@@ -235,7 +235,7 @@ def test_an_interrupted_packing_goes_on_where_it_was(
                 assert loaded is not None
                 with pytest.MonkeyPatch.context() as patch:
                     patch.setattr("outcrop.pack.pieces.PieceWriter._land", _after(dies))
-                    patch.setattr("outcrop.pack.batched.sync_directory", dies)
+                    patch.setattr("outcrop.store.locks.sync_directory", dies)
                     try:
                         write_pack(store.disk, folder / "pack", loaded, fill)
                     except Killed:

@@ -469,8 +469,7 @@ def test_an_interrupted_packing_of_segments_goes_on_where_it_was(
                 loaded = load_plan(case.folder / "pack")
                 assert loaded is not None
                 with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr("outcrop.pack.batched.sync_directory", dies)
-                    patch.setattr("outcrop.pack.segments.order.sync_directory", dies)
+                    patch.setattr("outcrop.store.locks.sync_directory", dies)
                     patch.setattr("outcrop.disk.File.write", before(dies, "write"))
                     patch.setattr("outcrop.disk.File.truncate", before(dies, "truncate"))
                     try:

@@ -11,7 +11,6 @@ of all pieces written. The pieces that were begun are not: their rows are read a
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from outcrop.pack.tables import PAGE_BYTES
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.seeds import Ids
 from outcrop.store.arrays import read_blocks
-from outcrop.store.locks import sync_directory
+from outcrop.store.locks import replace_synced
 from outcrop.store.store import FeatureRows
 
 PROGRESS = "progress.bin"
@@ -171,14 +170,7 @@ class _Saved:
         pieces = np.empty(0, "<u8") if self.pieces is None else self.pieces
         data = np.concatenate([position, self.chunks, pieces])
         checksum = np.array([xxh3_64_intdigest(data.data)], "<u8")
-        beside = folder / f"{PROGRESS}.new"
-        with open(beside, "wb") as file:
-            file.write(data.data)
-            file.write(checksum.data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(beside, folder / PROGRESS)
-        sync_directory(folder)
+        replace_synced(folder / PROGRESS, data.data, checksum.data)
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def tidy_finished(folder: Path) -> bool:
     except (FileNotFoundError, CorruptError):  # or its writer was killed
         return False
     for path in folder.iterdir():
-        if path.name in (IDS, PLACES, PLAN) or path.name.startswith("progress"):
+        if path.name in (IDS, PLACES, PLAN) or path.name.lstrip(".").startswith("progress"):
             os.unlink(path)
     return True
 

@@ -33,7 +33,7 @@ class Layout:
     def __init__(self, path: Path) -> None:
         """FileNotFoundError where there is none."""
         self.path = path
-        self._lease = DirectoryLock(path, shared=True)
+        self._lease = DirectoryLock(path, shared=True, follow=True)
         self.record = unseal((path / _RECORD).read_bytes(), str(path / _RECORD))
         """kind, key and the inputs that the key hashes."""
 
@@ -163,6 +163,8 @@ def find_garbage(store: Path, *, everything: bool = False) -> Iterator[Garbage]:
     for path in leftovers(root):
         yield Garbage(path, "left by an interrupted preparation", _tree_bytes(path))
     for path in sorted(root.iterdir()):
+        if path.is_symlink():
+            continue  # whoever made it, we did not
         if _REMOVED.search(path.name):
             yield Garbage(path, "removal was interrupted", _tree_bytes(path))
         elif (path / LOCK).exists() and not path.name.startswith("."):
@@ -174,7 +176,8 @@ def find_garbage(store: Path, *, everything: bool = False) -> Iterator[Garbage]:
 def _left_by_imports(store: Path) -> Iterator[Garbage]:
     interrupted = {*leftovers(store.parent), *store.parent.glob(".*.building.removed*")}
     for path in sorted(interrupted):
-        if _REMOVED.sub("", path.name) == f".{store.name}.building":
+        ours = _REMOVED.sub("", path.name) == f".{store.name}.building"
+        if ours and not path.is_symlink():
             yield Garbage(path, "left by an interrupted import", _tree_bytes(path))
 
 
@@ -199,6 +202,8 @@ def _in_use(path: Path) -> bool:
 def remove(garbage: Garbage) -> bool:
     """Removes it; False where somebody has begun to use it in the meantime."""
     path = garbage.path
+    if path.is_symlink():
+        return False
     try:
         lock = DirectoryLock(path, shared=False) if (path / LOCK).exists() else None
     except (LockedError, FileNotFoundError):

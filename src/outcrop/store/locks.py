@@ -21,21 +21,26 @@ class DirectoryLock:
     guard nothing, so it is checked afterwards.
     """
 
-    def __init__(self, directory: Path, *, shared: bool) -> None:
+    def __init__(self, directory: Path, *, shared: bool, follow: bool = False) -> None:
         """FileNotFoundError where it is gone; LockedError where someone else holds it.
 
         Writers hold a directory that has readers only for moments: a reader waits for them.
+        `follow`: whether it may be a link, as one that a user names; NotADirectoryError else.
         """
         self._fd: int | None = None
-        path = directory / LOCK
-        flags = os.O_RDONLY | os.O_CLOEXEC if shared else os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        self._fd = os.open(path, flags, 0o666)
+        flags = os.O_RDONLY if shared else os.O_RDWR | os.O_CREAT
+        folder = open_directory(directory, follow=follow)
+        try:
+            self._fd = os.open(LOCK, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666, dir_fd=folder)
+        finally:
+            os.close(folder)
         try:
             if shared:
                 fcntl.flock(self._fd, fcntl.LOCK_SH)
             else:
                 _lock_exclusively(self._fd)
-            if not os.path.samestat(os.fstat(self._fd), os.stat(path)):
+            path = directory / LOCK
+            if not os.path.samestat(os.fstat(self._fd), os.lstat(path)):
                 raise FileNotFoundError(path)
         except BlockingIOError:
             self.release()
@@ -65,9 +70,15 @@ def _lock_exclusively(fd: int) -> None:
             time.sleep(_PATIENCE_SECONDS / 50)
 
 
+def open_directory(path: Path, *, follow: bool = False) -> int:
+    """A descriptor of it; NotADirectoryError where it is none, or a link that is not followed."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    return os.open(path, flags if follow else flags | os.O_NOFOLLOW)
+
+
 def sync_directory(path: Path) -> None:
     """On return, the directory's entries have reached the device."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = open_directory(path, follow=True)
     try:
         os.fsync(fd)
     finally:
@@ -80,3 +91,22 @@ def write_synced(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def replace_synced(path: Path, *parts: bytes | memoryview) -> None:
+    """Writes a file beside its name, and to the device: a crash leaves the old one or the new one.
+
+    A link that lies where it is written is removed, not followed.
+    """
+    aside = path.with_name(f".{path.name}.writing")
+    aside.unlink(missing_ok=True)
+    try:
+        with open(aside, "xb") as file:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.rename(path)
+    finally:
+        aside.unlink(missing_ok=True)
+    sync_directory(path.parent)

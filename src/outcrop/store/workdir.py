@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from pathlib import Path
 from types import TracebackType
 
 from outcrop.errors import BudgetError, LockedError, StoreError
 from outcrop.store.format import LOCK
-from outcrop.store.locks import DirectoryLock, sync_directory
+from outcrop.store.locks import DirectoryLock, open_directory, sync_directory
 
 _PREFIX, _SUFFIX = ".", ".building"
 
@@ -19,7 +20,7 @@ class WorkDirectory:
 
     At most one process works on a name. What a killed process left is removed by the next one; of a
     `resumable` one it is kept for the next, as it is when the work is interrupted, and when the
-    next one is refused by its budget.
+    next one is refused by its budget. What is not ours, a link above all, is refused and stays.
     """
 
     def __init__(self, final: Path, *, resumable: bool = False) -> None:
@@ -28,7 +29,11 @@ class WorkDirectory:
         self.final = final.absolute()
         self.path = work_path(self.final)
         self._refuse_existing()
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir()
+        except FileExistsError:
+            self._refuse_foreign()
         self._lock: DirectoryLock | None
         try:
             self._lock = DirectoryLock(self.path, shared=False)
@@ -36,7 +41,9 @@ class WorkDirectory:
             raise LockedError(f"{self.final}: another process is making it") from None
         try:
             self._refuse_existing()
-            if not resumable:
+            if resumable:
+                self._refuse_links()
+            else:
                 empty(self.path)
             self._resumed = any(path.name != LOCK for path in self.path.iterdir())
         except BaseException:
@@ -46,6 +53,20 @@ class WorkDirectory:
     def _refuse_existing(self) -> None:
         if os.path.lexists(self.final):
             raise StoreError(f"{self.final}: exists already; remove it or choose another name")
+
+    def _refuse_foreign(self) -> None:
+        """Whatever is here would be emptied: it has our lock, or nothing at all."""
+        why = _why_foreign(self.path)
+        if why is not None:
+            raise StoreError(
+                f"{self.path}: {why}, where {self.final.name} is to be made; remove or rename it"
+            )
+
+    def _refuse_links(self) -> None:
+        """What is gone on with is written to."""
+        for path in self.path.iterdir():
+            if path.is_symlink():
+                raise StoreError(f"{path}: is a link, which no maker leaves; remove it")
 
     def commit(self) -> None:
         """Everything in the directory must have been synced by whoever wrote it."""
@@ -95,8 +116,8 @@ def leftovers(parent: Path) -> list[Path]:
     """Work directories in `parent` that no process works on: what killed ones left."""
     found = []
     for path in sorted(parent.glob(f"{_PREFIX}*{_SUFFIX}")):
-        if not (path / LOCK).exists():
-            continue  # not ours
+        if _why_foreign(path) is not None or not (path / LOCK).exists():
+            continue
         try:
             DirectoryLock(path, shared=False).release()
         except (LockedError, OSError):
@@ -105,10 +126,34 @@ def leftovers(parent: Path) -> list[Path]:
     return found
 
 
+def _why_foreign(path: Path) -> str | None:
+    """Why it cannot be a work directory; None where it can, or where it is gone."""
+    try:
+        folder = open_directory(path)
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError:
+        return "is a link" if path.is_symlink() else "is a file"
+    try:
+        if not os.listdir(folder):
+            return None
+        lock = os.stat(LOCK, dir_fd=folder, follow_symlinks=False)
+        ours = stat.S_ISREG(lock.st_mode) and lock.st_size == 0
+    except FileNotFoundError:
+        ours = False
+    finally:
+        os.close(folder)
+    return None if ours else "is not a work directory of Outcrop's"
+
+
 def empty(path: Path) -> None:
-    """Removes all that is in a work directory but its lock."""
-    for entry in path.iterdir():
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        elif entry.name != LOCK:
-            entry.unlink()
+    """Removes all that is in a work directory but its lock; follows no link, not even `path`."""
+    folder = open_directory(path)
+    try:
+        for name in os.listdir(folder):
+            if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                shutil.rmtree(path / name)
+            elif name != LOCK:
+                os.unlink(name, dir_fd=folder)
+    finally:
+        os.close(folder)

@@ -17,7 +17,7 @@ from safetensors.torch import save
 from torch import nn
 
 from outcrop.errors import StoreError
-from outcrop.store.locks import sync_directory, write_synced
+from outcrop.store.locks import replace_synced
 
 _FORMAT = "outcrop-checkpoint"
 _VERSION = 1
@@ -77,13 +77,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     data = save(tensors, {_FORMAT: json.dumps(header)})
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.writing")
-    try:
-        write_synced(aside, data)
-        aside.rename(path)
-    finally:
-        aside.unlink(missing_ok=True)
-    sync_directory(path.parent)
+    replace_synced(path, data)
 
 
 def load_checkpoint(path: Path) -> Checkpoint:

@@ -359,7 +359,7 @@ def _checkpoint_lock(options: TrainOptions) -> Iterator[None]:
     directory = Path(options.checkpoint_dir)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / LOCK).touch()
-    lock = DirectoryLock(directory, shared=False)
+    lock = DirectoryLock(directory, shared=False, follow=True)
     try:
         if not options.resume and (directory / LAST).exists():
             raise OptionError(

@@ -6,7 +6,6 @@ written over buckets that a kill could make necessary again.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,7 @@ from outcrop.progress import SILENT, Progress
 from outcrop.sample.seeds import Ids
 from outcrop.store.arrays import read_blocks
 from outcrop.store.format import seal, unseal
-from outcrop.store.locks import sync_directory, write_synced
+from outcrop.store.locks import replace_synced
 
 _MOVED = "progress-order.json"
 
@@ -113,9 +112,7 @@ def _load_moved(folder: Path) -> int:
 
 def _save_moved(folder: Path, moved: int) -> None:
     """On return it has reached the device."""
-    write_synced(folder / f"{_MOVED}.new", seal({"moved": moved}))
-    os.rename(folder / f"{_MOVED}.new", folder / _MOVED)
-    sync_directory(folder)
+    replace_synced(folder / _MOVED, seal({"moved": moved}))
 
 
 def _batch_checksums(
