@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from outcrop.errors import IngestError
+from outcrop.errors import IngestError, OptionError
 from outcrop.ingest.build import import_graph
 from outcrop.ingest.source import (
     Attributes,
@@ -32,14 +33,14 @@ from outcrop.store.store import GraphStore
 
 if TYPE_CHECKING:
     import torch
-    from torch_geometric.data import Data
+    from torch_geometric.data import Data, Dataset
 
 _EDGES_PER_CHUNK = 1 << 17
-_TAKEN = ("edge_index", "x", "y", "train_mask", "val_mask", "test_mask", "num_nodes")
+_TAKEN = ("edge_index", "adj_t", "x", "y", "train_mask", "val_mask", "test_mask", "num_nodes")
 
 
 def from_pyg(
-    data: Data,
+    data: Data | Dataset,
     path: str | os.PathLike[str],
     *,
     progress: Progress = SILENT,
@@ -47,26 +48,82 @@ def from_pyg(
     nan_is_missing: bool = False,
     **options: Any,
 ) -> GraphStore:
-    """Writes a PyG `Data` (edge_index, x, y, masks) as a store and opens it.
+    """Writes a PyG `Data` (edge_index or adj_t, x, y, masks) as a store and opens it.
 
-    `options` are those of `outcrop import`: undirected, drop_self_loops, merge_multi_edges,
-    edge_ids, feature_dtype. `nan_is_missing`: NaN in y means a node without a label. Other
-    attributes of the data are left out, with a warning.
+    Or a dataset of one graph. `x` may be sparse; it is stored dense. `options` are those of
+    `outcrop import`: undirected, drop_self_loops, merge_multi_edges, edge_ids, feature_dtype.
+    `nan_is_missing`: NaN in y means a node without a label. Other attributes of the data are left
+    out, with a warning.
     """
-    ignored = [name for name in data.keys() if name not in _TAKEN]  # noqa: SIM118 - PyG's keys()
+    known = [field.name for field in fields(IngestOptions) if field.name != "memory"]
+    for name in options:
+        if name not in known:
+            raise TypeError(f"from_pyg has no option {name!r}; there are {', '.join(known)}")
+    graph = _one_graph(data)
+    edge_index, weighted = _edge_index(graph)
+    ignored = sorted(set(graph.keys()) - set(_TAKEN)) + ["the values of adj_t"] * weighted
     if ignored:
-        warnings.warn(f"from_pyg leaves out {', '.join(sorted(ignored))}", stacklevel=2)
-    if data.edge_index is None or data.num_nodes is None:
-        raise IngestError("Data", "edge_index", "is missing")
+        warnings.warn(f"from_pyg leaves out {', '.join(ignored)}", stacklevel=2)
     source = GraphSource(
         name="PyG Data",
-        edges=_edges(data.edge_index),
-        num_nodes=int(data.num_nodes),
-        attributes=lambda num_nodes: _attributes(data, num_nodes, nan_is_missing),
-        total=int(data.edge_index.shape[1]),
+        edges=_edges(edge_index),
+        num_nodes=int(graph.num_nodes),
+        attributes=lambda num_nodes: _attributes(graph, num_nodes, nan_is_missing),
+        total=int(edge_index.shape[1]),
     )
     import_graph(source, Path(path), IngestOptions.with_sizes(memory, **options), progress)
     return GraphStore(path)
+
+
+def _one_graph(data: Any) -> Data:
+    """A Data, or the only one of a dataset."""
+    from torch_geometric.data import Data, Dataset, HeteroData
+
+    if isinstance(data, Dataset):
+        if len(data) != 1:
+            what = f"has {len(data)} graphs; give one of them: from_pyg(dataset[0], path)"
+            raise IngestError(type(data).__name__, "", what)
+        data = data[0]
+    if isinstance(data, HeteroData):
+        raise IngestError(
+            "HeteroData",
+            "",
+            "graphs of several node types are not there yet; where their features are alike, "
+            "from_pyg(data.to_homogeneous(), path) stores them as one type",
+        )
+    if not isinstance(data, Data):
+        raise OptionError(
+            f"from_pyg takes a PyG Data (got {type(data).__name__}); for files there is "
+            "outcrop import npz, and outcrop import edgelist"
+        )
+    return data
+
+
+def _edge_index(data: Data) -> tuple[torch.Tensor, bool]:
+    """[2, E], and whether edges have weights in adj_t, which are lost."""
+    if data.edge_index is None and "adj_t" in data:
+        targets, sources, values = _entries(data.adj_t)
+        edge_index = sources.new_empty((2, len(sources)))
+        edge_index[0], edge_index[1] = sources, targets
+        return edge_index, values is not None and bool((values != 1).any())
+    edges = data.edge_index
+    if edges is None or data.num_nodes is None:
+        raise IngestError("PyG Data", "edge_index", "is missing")
+    if edges.dim() != 2 or edges.shape[0] != 2 or edges.is_floating_point():
+        dtype = str(edges.dtype).removeprefix("torch.")
+        what = f"must be integers [2, E] (got {dtype} {list(edges.shape)})"
+        raise IngestError("PyG Data", "edge_index", what)
+    return edges, False
+
+
+def _entries(matrix: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """A sparse matrix of torch, or a SparseTensor of torch_sparse -> rows, columns, values."""
+    if hasattr(matrix, "coo"):
+        rows, columns, values = matrix.coo()
+        return rows, columns, values
+    coo = matrix.to_sparse_coo()
+    rows, columns = coo._indices()  # indices() would refuse where multi-edges are not merged
+    return rows, columns, coo._values()
 
 
 def _edges(edge_index: torch.Tensor) -> Iterator[EdgeChunk]:
@@ -77,38 +134,102 @@ def _edges(edge_index: torch.Tensor) -> Iterator[EdgeChunk]:
 
 
 def _attributes(data: Data, num_nodes: int, nan_is_missing: bool) -> Attributes:
-    labels = None
-    if data.y is not None:
-        y = data.y.cpu().numpy().reshape(-1)
-        labels = LabelStream(len(y), y.dtype, in_chunks(y), nan_is_missing)
     splits = {
         split: _mask_ids(data, f"{split}_mask", num_nodes)
         for split in SPLITS
         if f"{split}_mask" in data
     }
-    return Attributes(_features(data.x), labels, splits)
+    return Attributes(_features(data.x), _labels(data.y, nan_is_missing), splits)
+
+
+def _labels(y: Any, nan_is_missing: bool) -> LabelStream | None:
+    if y is None:
+        return None
+    labels = _tensor("y", y).cpu().numpy()
+    if labels.ndim > 1 and labels.size != len(labels):
+        what = f"must be one label per node, [N] or [N, 1] (got {list(labels.shape)})"
+        raise IngestError("PyG Data", "y", what)
+    labels = labels.reshape(-1)
+    return LabelStream(len(labels), labels.dtype, in_chunks(labels), nan_is_missing)
 
 
 def _mask_ids(data: Data, name: str, num_nodes: int) -> Iterator[Ids]:
-    mask = data[name].cpu().bool().numpy()
+    mask = _tensor(name, data[name]).cpu().bool().numpy()
+    if mask.ndim == 2 and len(mask) == num_nodes:
+        what = f"has {mask.shape[1]} splits; choose one: data.{name} = data.{name}[:, 0]"
+        raise IngestError("PyG Data", name, what)
     check_mask("PyG Data", name, mask.dtype, mask.shape, num_nodes)
     return mask_ids(in_chunks(mask))
 
 
-def _features(x: torch.Tensor | None) -> RowStream | None:
+def _tensor(name: str, value: Any) -> torch.Tensor:
+    """What PyG takes for a tensor, as one."""
+    import torch
+
+    if isinstance(value, np.ndarray):
+        value = torch.from_numpy(value)
+    if not isinstance(value, torch.Tensor):
+        raise IngestError("PyG Data", name, f"must be a tensor (got {type(value).__name__})")
+    return value
+
+
+def _features(x: Any) -> RowStream | None:
     if x is None:
         return None
-    if x.dim() != 2:
-        raise IngestError("PyG Data", "x", f"must be [N, F] (got {list(x.shape)})")
-    encoding = str(x.dtype).removeprefix("torch.")
+    rows = _SparseRows.of(x) or _DenseRows(_tensor("x", x))
+    if len(rows.shape) != 2:
+        raise IngestError("PyG Data", "x", f"must be [N, F] (got {list(rows.shape)})")
+    count, dim = rows.shape
+    encoding = str(rows.dtype).removeprefix("torch.")
+    encoding = encoding if encoding in ("float16", "bfloat16") else "float32"
+    return RowStream(count, dim, encoding, rows.chunks)
 
-    def chunks(count: int) -> Iterator[NDArray[np.float32]]:
-        for first in range(0, x.shape[0], count):
-            yield x[first : first + count].detach().cpu().float().numpy()
 
-    return RowStream(
-        int(x.shape[0]),
-        int(x.shape[1]),
-        encoding if encoding in ("float16", "bfloat16") else "float32",
-        chunks,
-    )
+class _DenseRows:
+    """A tensor, some rows at a time."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.shape, self.dtype = tuple(x.shape), x.dtype
+        self._x = x
+
+    def chunks(self, count: int) -> Iterator[NDArray[np.float32]]:
+        for first in range(0, self.shape[0], count):
+            yield self._x[first : first + count].detach().cpu().float().numpy()
+
+
+@dataclass(frozen=True)
+class _SparseRows:
+    """A sparse matrix as CSR, some rows at a time, dense."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    indptr: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    values: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, x: Any) -> _SparseRows | None:
+        """Of torch, or a SparseTensor of torch_sparse; None for anything else."""
+        import torch
+
+        shape: tuple[int, ...]
+        if hasattr(x, "coo"):
+            shape, dtype = (x.size(0), x.size(1)), x.dtype()
+        elif isinstance(x, torch.Tensor) and x.layout != torch.strided and x.dim() == 2:
+            shape, dtype = tuple(x.shape), x.dtype
+        else:
+            return None
+        rows, columns, values = _entries(x)
+        values = torch.ones(len(rows)) if values is None else values.detach().float()
+        order = rows.argsort(stable=True)
+        indptr = np.searchsorted(rows[order].cpu().numpy(), np.arange(shape[0] + 1))
+        return cls(shape, dtype, indptr, columns[order].cpu().numpy(), values[order].cpu().numpy())
+
+    def chunks(self, count: int) -> Iterator[NDArray[np.float32]]:
+        for first in range(0, self.shape[0], count):
+            ends = self.indptr[first : first + count + 1]
+            rows = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
+            entries = slice(ends[0], ends[-1])
+            block = np.zeros((len(ends) - 1, self.shape[1]), dtype=np.float32)
+            np.add.at(block, (rows, self.columns[entries]), self.values[entries])
+            yield block
