@@ -10,7 +10,7 @@ import signal
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -182,23 +182,42 @@ def in_background(call: Any, instead: Any) -> Any:
     return either
 
 
+def _failing(code: int) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise WriteError(code, os.strerror(code), "chunks.bin", 0, 4096)
+
+    return fail
+
+
 def test_a_failure_is_raised_where_the_epochs_are_needed(
     store: GraphStore, expected: list[list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise WriteError(errno.ENOSPC, "No space left on device", "chunks.bin", 0, 4096)
-
     made = loader(store)
     with monkeypatch.context() as patch:
-        patch.setattr(PACKS, in_background(pack_batched, full))
+        patch.setattr(PACKS, in_background(pack_batched, _failing(errno.EIO)))
         for epoch in range(2):
             assert all_contents(made.epoch(epoch)) == expected[epoch]
         for _ in range(2):
-            with pytest.raises(WriteError, match=r"chunks\.bin: .*No space left"):
+            with pytest.raises(WriteError, match=r"chunks\.bin: .*Input/output error"):
                 next(made.epoch(2))
         assert not building(store)
     assert all_contents(made.epoch(2)) == expected[2]
     made.close()
+
+
+def test_a_drive_that_becomes_full_costs_speed_and_not_the_run(
+    store: GraphStore,
+    expected: list[list[dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made = loader(store)
+    with monkeypatch.context() as patch:
+        patch.setattr(PACKS, in_background(pack_batched, _failing(errno.ENOSPC)))
+        for epoch in range(3):
+            assert all_contents(made.epoch(epoch)) == expected[epoch]
+        made.close()
+    assert "epoch 2 could not be prepared" in caplog.text and "No space left" in caplog.text
 
 
 def test_a_generation_that_cannot_be_opened_is_never_half_used(store: GraphStore) -> None:

@@ -19,6 +19,7 @@ A file that cannot be opened raises the built-in FileNotFoundError, PermissionEr
 from __future__ import annotations
 
 import os
+from errno import EACCES, EDQUOT, ENOSPC, EPERM, EROFS
 
 
 class OutcropError(Exception):
@@ -89,3 +90,10 @@ class CageError(OutcropError):
 
 class OptionError(OutcropError, ValueError):
     """An argument that cannot be used: its value, and what would be accepted."""
+
+
+def is_refusal_to_write(error: Exception) -> bool:
+    """Whether there is no room, or no right, to write: who writes less may still get on."""
+    if isinstance(error, OSError):
+        return error.errno in (EACCES, EDQUOT, ENOSPC, EPERM, EROFS)
+    return isinstance(error, BudgetError)

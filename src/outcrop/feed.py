@@ -13,15 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from outcrop.auto import AUTO, choose, with_advice
 from outcrop.batch import BatchMaker, Prepared
-from outcrop.errors import OptionError
+from outcrop.errors import BudgetError, OptionError, is_refusal_to_write
 from outcrop.metrics import DriveUse, EpochRecord, LoaderRecord
 from outcrop.options import parse_size
 from outcrop.pipeline import Event
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.sampler import Sampling
 from outcrop.sample.seeds import Ids, SeedOrder, Stream, Task
-from outcrop.settle import Wanted, settle
+from outcrop.settle import Settled, Wanted, settle
 from outcrop.store.store import GraphStore
 from outcrop.strategies.base import Job, RunTimes
 
@@ -49,7 +50,7 @@ class Feed:
         """`first`: a schedule whose first batch shows how large batches are.
 
         `epochs`: that the run will have, if that is known. `progress`: of what is prepared.
-        `device`: where batches will go.
+        `device`: where batches will go. `strategy`: by name, with options; or auto.
 
         BudgetError where the memory is too little, with the least that would do.
         """
@@ -62,17 +63,40 @@ class Feed:
             epochs,
             device,
         )
-        settled = settle(wanted, strategy)
         self.store = store
         self.sampling = sampling
         self.seed = first.seed
+        self._runs: list[RunTimes] = []  # those that are open; the last one is shown
+        if strategy == AUTO:
+            self._open_best(wanted, progress)
+        else:
+            self._open(_settled(wanted, strategy), progress)
+
+    def _open_best(self, wanted: Wanted, progress: Progress) -> None:
+        """Opens what auto chooses; where the drive does not let it, what it chooses then."""
+        failed: dict[str, str] = {}
+        while True:
+            choice = choose(wanted, failed)
+            before = self.store.derived.disk_bytes()
+            try:
+                self._open(choice.settled, progress)
+                break
+            except (BudgetError, OSError) as error:
+                if not is_refusal_to_write(error):
+                    raise
+                failed[choice.strategy] = str(error)
+        self.record.passed_over = dict(choice.passed_over)
+        written = self.store.derived.disk_bytes() - before
+        if choice.passed_over:
+            progress.note(choice.sentence(max(written, 0)))
+
+    def _open(self, settled: Settled, progress: Progress) -> None:
         self.rows = settled.rows
         self.budget = settled.budget
         batch_bytes = settled.means.sizes.batch_bytes
         self._pool = self.budget.slabs()
-        self._runs: list[RunTimes] = []  # those that are open; the last one is shown
         depth = min(self._pool.limit_bytes // batch_bytes - 1, _MOST_AHEAD)
-        labels = store.load_labels() if self.rows.labels else None
+        labels = self.store.load_labels() if self.rows.labels else None
         maker = BatchMaker(self._pool, self.rows, labels)
         start = time.perf_counter()
         job = Job(
@@ -84,7 +108,7 @@ class Feed:
         )
         self._strategy = settled.made(job)
         self.record = LoaderRecord(
-            strategy=strategy,
+            strategy=settled.strategy,
             memory_bytes=self.budget.total_bytes,
             charges=dict(self.budget.charges),
             batch_memory_bytes=self._pool.limit_bytes,
@@ -140,6 +164,14 @@ class Feed:
 
     def close(self) -> None:
         self._strategy.close()
+
+
+def _settled(wanted: Wanted, strategy: str) -> Settled:
+    """As `settle`; the refusal of `memory`, which is the first that people try, names another."""
+    try:
+        return settle(wanted, strategy)
+    except BudgetError as error:
+        raise with_advice(wanted, error) if strategy == "memory" else error from None
 
 
 def _numbered(tasks: Iterable[Task], numbers: dict[int, int]) -> Iterator[Task]:

@@ -63,7 +63,7 @@ class LoaderOptions:
 
     input_nodes: Any = None
     batch_size: int = 1
-    strategy: str = "memory"
+    strategy: str = "auto"
     memory: str | int = "8GB"
     disk: str | int | None = None
     epochs: int | None = None
@@ -223,7 +223,7 @@ class NeighborLoader(_FedLoader, PygNeighborLoader):  # type: ignore[misc]
         input_nodes: Any = None,
         *,
         batch_size: int = 1,
-        strategy: str = "memory",
+        strategy: str = "auto",
         memory: str | int = "8GB",
         disk: str | int | None = None,
         epochs: int | None = None,
@@ -240,7 +240,8 @@ class NeighborLoader(_FedLoader, PygNeighborLoader):  # type: ignore[misc]
         """A store, or its path -> batches around `input_nodes`.
 
         input_nodes: "train", "val", "test", node ids, a mask, or None for all nodes.
-        strategy: who decides what is read and kept; see outcrop.strategies.STRATEGIES.
+        strategy: who decides what is read and kept; auto: `memory` where everything fits, else the
+            one that should be fastest (docs/training.md). Batches do not depend on it.
         memory: what everything together may use, beside Python, torch and the model.
         disk: what the strategy may write beside the store; None: what it needs.
         epochs: how many there will be, for strategies that prepare them all; None: not known.
@@ -319,7 +320,7 @@ class ShaDowLoader(_FedLoader):
         input_nodes: Any = None,
         *,
         batch_size: int = 1,
-        strategy: str = "memory",
+        strategy: str = "auto",
         memory: str | int = "8GB",
         disk: str | int | None = None,
         epochs: int | None = None,

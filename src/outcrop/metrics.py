@@ -125,6 +125,8 @@ class LoaderRecord:
     """In which batches came: exact, or completion, as they were done."""
     plan: dict[str, Any] = field(default_factory=dict)
     """What the strategy decided and prepared, in its own words."""
+    passed_over: dict[str, str] = field(default_factory=dict)
+    """Where auto chose the strategy: those that it would have preferred, and what kept them out."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

@@ -60,7 +60,7 @@ def train(
     batch_size: Annotated[int | None, _option("--batch-size", "Seeds per batch.")] = None,
     strategy: Annotated[
         str | None,
-        _option("--strategy", f"Who decides what is read: {', '.join(STRATEGIES)}."),
+        _option("--strategy", f"Who decides what is read: auto, {', '.join(STRATEGIES)}."),
     ] = None,
     memory: Annotated[
         str | None, _option("--memory", "Memory of the data path, e.g. 8GB.", metavar="SIZE")

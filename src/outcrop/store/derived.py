@@ -130,6 +130,10 @@ class DerivedLayouts:
             return found
         return Layout(path)
 
+    def disk_bytes(self) -> int:
+        """What all of them take, whoever made them."""
+        return _tree_bytes(self._root)
+
     def scratch(self) -> WorkDirectory:
         """A folder for what lives as long as a run; what killed runs left is removed first."""
         for path in leftovers(self._root):

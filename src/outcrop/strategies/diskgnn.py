@@ -21,7 +21,13 @@ import numpy as np
 
 from outcrop import _core
 from outcrop.batch import Prepared
-from outcrop.errors import BudgetError, CorruptError, OptionError, StoreError
+from outcrop.errors import (
+    BudgetError,
+    CorruptError,
+    OptionError,
+    StoreError,
+    is_refusal_to_write,
+)
 from outcrop.pack.chunks import Pack
 from outcrop.pack.partial import (
     DEVICE_CACHE,
@@ -240,17 +246,31 @@ class DiskGNN(Strategy):
         """Before a run that begins with this task: its generation, and the next one on its way."""
         if self._refresh is None or not self._is_own(task):
             return
+        wanted = self._sizes.generation(task.epoch)
         if not self._covers(task.epoch):
             if self._runs:  # others use what is here: these batches are sampled as they come
                 return
             with times.measure("refresh"):
-                self._turn_to(self._refresh, self._sizes.generation(task.epoch))
-        following = (self._spec.first_epoch or 0) + self._spec.epochs
+                self._take_next(self._refresh, wanted)
+        following = (wanted.first_epoch or 0) + wanted.epochs
         if self._job.epochs is None or following < self._job.epochs:
             self._refresh.start(self._sizes.generation(following))
 
-    def _turn_to(self, refresh: Refresh, spec: PackSpec) -> None:
-        layouts = refresh.take(spec)
+    def _take_next(self, refresh: Refresh, spec: PackSpec) -> None:
+        """Turns to a generation; a drive that is full meanwhile costs speed, not the run."""
+        try:
+            layouts = refresh.take(spec)
+        except (BudgetError, OSError) as error:
+            if not is_refusal_to_write(error):
+                raise
+            self._job.progress.note(
+                f"diskgnn: epoch {spec.first_epoch} could not be prepared ({error}); its batches "
+                "are sampled and read as they come"
+            )
+        else:
+            self._turn_to(layouts, spec)
+
+    def _turn_to(self, layouts: list[Layout], spec: PackSpec) -> None:
         old = [layout.path for layout in self._layouts]
         try:
             # First: there is memory for one cache.

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from outcrop.auto import AUTO
 from outcrop.errors import OptionError, StoreError
 from outcrop.gpu import GpuMeter
 from outcrop.loader import NeighborLoader, ShaDowLoader
@@ -293,9 +294,10 @@ def make_loader(
     progress: Progress = SILENT,
 ) -> Loader:
     """The loader of the training nodes; its siblings serve the other splits."""
-    made, given = strategy_named(options.strategy)
-    if made.leaves_rows_in_slots(given):
-        raise OptionError("models are given x here: x=slots is for loops of your own")
+    if options.strategy != AUTO:
+        made, given = strategy_named(options.strategy)
+        if made.leaves_rows_in_slots(given):
+            raise OptionError("models are given x here: x=slots is for loops of your own")
     common: dict[str, Any] = {
         "batch_size": options.batch_size,
         "strategy": options.strategy,

@@ -38,7 +38,7 @@ class TrainOptions:
     all that it uses."""
     replace: bool = False
     batch_size: int = 1000
-    strategy: str = "memory"
+    strategy: str = "auto"
     memory: str | int = "8GB"
     disk: str | int | None = None
     epochs: int = 10
