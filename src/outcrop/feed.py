@@ -145,6 +145,12 @@ class Feed:
                 times.events += computed
                 self._add_to_record(entry, times, start)
 
+    @property
+    def alterations(self) -> dict[str, Any]:
+        """Options of the strategy by which batches are others than are sampled, by full names."""
+        name = self._strategy.name
+        return {f"{name}:{option}": v for option, v in self._strategy.alterations.items()}
+
     def queue_lengths(self) -> dict[str, int]:
         """How many batches wait before each stage of the current run, and for the loop.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 from outcrop.batch import Prepared
 from outcrop.errors import OptionError
 from outcrop.feed import Feed
-from outcrop.sample.sampler import SAMPLING_VERSION
+from outcrop.sample.identity import SamplingIdentity
 from outcrop.sample.seeds import Ids, SeedOrder, Stream, Task
 
 
@@ -78,35 +79,59 @@ class Schedule:
             "batch": self._batch,
             "ahead": sorted(self._ahead),
             "calls": self._calls,
-            "identity": self._identity(),
+            "identity": self._identity.values(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """OptionError where the position is one of other batches than these."""
-        for name, value in self._identity().items():
-            if state["identity"].get(name) != value:
-                raise OptionError(
-                    f"the saved position is of other batches: {name} was "
-                    f"{state['identity'].get(name)!r}, and is {value!r}"
-                )
-        self._epoch, self._batch = int(state["epoch"]), int(state["batch"])
-        self._ahead = {int(number) for number in state.get("ahead", [])}
-        self._calls = int(state["calls"])
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """OptionError where the position is one of other batches than these, or is none."""
+        self._check_identity(_part(state, "identity", lambda value: isinstance(value, Mapping)))
+        epoch, batch, calls = (
+            _part(state, name, _is_count) for name in ("epoch", "batch", "calls")
+        )
+        ahead = _part({"ahead": [], **state}, "ahead", _are_counts)
+        batches = len(self.seeds)
+        if batch > batches or any(number >= batches for number in ahead):
+            raise OptionError(
+                f"the saved position is after batch {batch}, and ahead {ahead}, of {batches}"
+            )
+        self._epoch, self._batch, self._calls = epoch, batch, calls
+        self._ahead = set(ahead)
         self._loaded = True
 
-    def _identity(self) -> dict[str, Any]:
-        """Everything that batches are a function of, as plain values."""
-        seeds, sampling = self.seeds, self.feed.sampling
-        return {
-            "store": self.feed.store.content,
-            "sampling_version": SAMPLING_VERSION,
-            "sampler": sampling.kind,
-            "num_neighbors": list(sampling.num_neighbors),
-            "replace": sampling.replace,
-            "seed": seeds.seed,
-            "stream": int(seeds.stream),
-            "num_seeds": len(seeds.nodes),
-            "batch_size": seeds.batch_size,
-            "shuffle": seeds.shuffle,
-            "drop_last": seeds.drop_last,
-        }
+    def _check_identity(self, saved: Mapping[str, Any]) -> None:
+        saved = dict(saved)
+        count = saved.pop("num_seeds", None)
+        if count is not None and "seeds" not in saved:
+            # Saved by a version that counted the seeds and did not look at them.
+            if count != len(self.seeds.nodes):
+                raise _of_others(f"the number of seeds was {count}, and is {len(self.seeds.nodes)}")
+            saved["seeds"] = self._identity.seeds
+        difference = self._identity.difference(saved)
+        if difference is not None:
+            raise _of_others(difference)
+
+    @cached_property
+    def _identity(self) -> SamplingIdentity:
+        """Everything that batches are a function of."""
+        feed = self.feed
+        return SamplingIdentity.of(feed.sampling, self.seeds, feed.store.content, feed.alterations)
+
+
+def _part(state: Mapping[str, Any], name: str, fits: Callable[[Any], bool]) -> Any:
+    if name not in state:
+        raise OptionError(f"the saved position has no {name}")
+    if not fits(state[name]):
+        raise OptionError(f"the saved position's {name} cannot be {state[name]!r}")
+    return state[name]
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _are_counts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_count, value))
+
+
+def _of_others(difference: str) -> OptionError:
+    return OptionError(f"the saved position is of other batches: {difference}")

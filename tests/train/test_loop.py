@@ -25,7 +25,15 @@ from outcrop.ingest.synthetic import SynthOptions, synthesise
 from outcrop.monitor import Monitor
 from outcrop.store.locks import DirectoryLock
 from outcrop.store.store import GraphStore
-from outcrop.train import TrainOptions, TrainReporter, fit, load_checkpoint, load_model, loop
+from outcrop.train import (
+    FitResult,
+    TrainOptions,
+    TrainReporter,
+    fit,
+    load_checkpoint,
+    load_model,
+    loop,
+)
 from outcrop.train.reporter import EpochResult
 from tests.cage import OUTCROP
 from tests.conftest import SOAK
@@ -144,6 +152,28 @@ def test_a_run_with_other_options_is_not_resumed(store: GraphStore, tmp_path: Pa
     more = {**SMALL, "epochs": 5}
     result = fit(store, TrainOptions(**more, checkpoint_dir=str(tmp_path), resume=True))
     assert weights_hash(result.model) == weights_hash(fit(store, TrainOptions(**more)).model)
+
+
+def test_a_run_goes_on_with_another_strategy_if_its_batches_are_the_same(
+    store: GraphStore, tmp_path: Path
+) -> None:
+    def go_on(strategy: str) -> FitResult:
+        options = TrainOptions(
+            **SMALL, strategy=strategy, checkpoint_dir=str(tmp_path), resume=True
+        )
+        return fit(store, options)
+
+    expected = fit(store, TrainOptions(**SMALL))
+    with pytest.raises(KeyboardInterrupt):
+        saved = TrainOptions(**SMALL, checkpoint_dir=str(tmp_path), checkpoint_every=1)
+        fit(store, saved, reporter=StopAt(11))
+    for strategy, difference in (
+        ("diskgnn:cycle=true:distinct_epochs=1", "diskgnn:cycle was not set, and is True"),
+        ("gnndrive:order=completion", "came in exact order .* completion"),
+    ):
+        with pytest.raises(OptionError, match=rf"last\.safetensors: .*{difference}"):
+            go_on(strategy)
+    assert weights_hash(go_on("diskgnn").model) == weights_hash(expected.model)
 
 
 def test_two_runs_do_not_share_a_directory(store: GraphStore, tmp_path: Path) -> None:

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
 from outcrop.disk import Disk
 from outcrop.errors import BudgetError, CorruptError
 from outcrop.options import format_size, size_of_at_least
@@ -25,7 +23,8 @@ from outcrop.pack.plan import PackPlan, load_plan, make_plan
 from outcrop.pack.segments.plan import make_segmented
 from outcrop.pack.segments.search import PackedLists, search
 from outcrop.progress import SILENT, Progress
-from outcrop.sample.sampler import SAMPLING_VERSION, Sampler, Sampling
+from outcrop.sample.identity import SamplingIdentity
+from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import SeedOrder, Task
 from outcrop.sample.trace import TRACE_VERSION, Trace, TraceWriter
 from outcrop.store.derived import Layout
@@ -59,16 +58,7 @@ class PackSpec:
         return {
             **generation,
             "version": TRACE_VERSION,
-            "sampling_version": SAMPLING_VERSION,
-            "sampler": self.sampling.kind,
-            "num_neighbors": list(self.sampling.num_neighbors),
-            "replace": self.sampling.replace,
-            "seed": self.seeds.seed,
-            "stream": int(self.seeds.stream),
-            "seeds": _seeds_digest(self.seeds),
-            "batch_size": self.seeds.batch_size,
-            "shuffle": self.seeds.shuffle,
-            "drop_last": self.seeds.drop_last,
+            **SamplingIdentity.of(self.sampling, self.seeds).values(),
             "epochs": self.epochs,
         }
 
@@ -95,12 +85,6 @@ class SamplesSpec(PackSpec):
     @property
     def trace_inputs(self) -> dict[str, Any]:
         return {"samples": self.name, "digest": self.digest}
-
-
-def _seeds_digest(seeds: SeedOrder) -> str:
-    if isinstance(seeds.nodes, range):
-        return f"{seeds.nodes.start} to {seeds.nodes.stop}"
-    return xxhash.xxh3_128_hexdigest(seeds.nodes.data)
 
 
 def prepare_trace(

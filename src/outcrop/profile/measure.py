@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ from outcrop.profile.accesses import Accesses, Bin, powers_of_two
 from outcrop.profile.policies import POLICIES, Policy
 from outcrop.profile.reads import ReadPlan, RowPlace, plan_reads
 from outcrop.progress import SILENT, Progress
-from outcrop.sample.sampler import SAMPLING_VERSION, Sampler, Sampling
-from outcrop.sample.seeds import SeedOrder, Task
+from outcrop.sample.identity import SamplingIdentity
+from outcrop.sample.sampler import Sampler, Sampling
+from outcrop.sample.seeds import SeedOrder
 from outcrop.sample.trace import Trace, TraceReader, TraceWriter
 from outcrop.store.degrees import out_degrees
 from outcrop.store.format import SPLITS
@@ -189,6 +190,7 @@ def sample_trace(
 ) -> None:
     """Samples batches -> a trace of their nodes and seeds, without edges; one batch at a time."""
     sampler = Sampler(options.sampling, mapped_topology(store), options.seed, MMAP_THREADS)
+    seeds = _seeds(store, options)
     none = np.empty(0, np.uint32)
     progress.stage("sample", options.batches, "batches")
     with TraceWriter(
@@ -196,16 +198,19 @@ def sample_trace(
         folder,
         num_nodes=store.num_nodes,
         num_edges=store.num_edges,
-        identity=_identity(store, options),
+        identity={
+            **SamplingIdentity.of(options.sampling, seeds, store.content).values(),
+            "input_nodes": options.input_nodes,
+        },
         edge_ids=False,
     ) as writer:
-        for task in _tasks(store, options):
+        for task in (seeds.task(*divmod(t, len(seeds))) for t in range(options.batches)):
             writer.append(task, replace(sampler.sample(task), sources=none, counts=none))
             progress.advance(1)
         writer.finish()
 
 
-def _tasks(store: GraphStore, options: ProfileOptions) -> Iterator[Task]:
+def _seeds(store: GraphStore, options: ProfileOptions) -> SeedOrder:
     """As training has them: shuffled, epoch after epoch."""
     named = None if options.input_nodes == ALL_NODES else options.input_nodes
     nodes, stream = seed_nodes(store, named)
@@ -214,17 +219,4 @@ def _tasks(store: GraphStore, options: ProfileOptions) -> Iterator[Task]:
     )
     if not len(seeds):
         raise StoreError(f"{store.path}: there are no {options.input_nodes} nodes to sample around")
-    return (seeds.task(*divmod(t, len(seeds))) for t in range(options.batches))
-
-
-def _identity(store: GraphStore, options: ProfileOptions) -> dict[str, Any]:
-    return {
-        "store": store.content,
-        "sampling_version": SAMPLING_VERSION,
-        "sampler": options.sampling.kind,
-        "num_neighbors": list(options.sampling.num_neighbors),
-        "replace": options.sampling.replace,
-        "seed": options.seed,
-        "input_nodes": options.input_nodes,
-        "batch_size": options.batch_size,
-    }
+    return seeds

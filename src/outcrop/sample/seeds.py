@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from outcrop import _core
@@ -71,6 +73,13 @@ class SeedOrder:
         """Batches per epoch; the last one may be short."""
         whole, rest = divmod(len(self.nodes), self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
+
+    @cached_property
+    def digest(self) -> str:
+        """Tells its nodes from others; of a range, its bounds."""
+        if isinstance(self.nodes, range):
+            return f"{self.nodes.start} to {self.nodes.stop}"
+        return xxhash.xxh3_128_hexdigest(self.nodes.data)
 
     def task(self, epoch: int, batch: int) -> Task:
         if not 0 <= batch < len(self):

@@ -181,6 +181,12 @@ class Strategy(ABC):
         """The batch of each task. To drop the iterator is to stop the work."""
 
     @property
+    def alterations(self) -> dict[str, Any]:
+        """Options by which its batches are others than `memory`'s, in JSON's values: a position
+        that was saved among them is one of such batches alone. {}: the batches are the same."""
+        return {}
+
+    @property
     def facts(self) -> dict[str, Any]:
         """What it decided and prepared, in JSON's values, for the record."""
         return {}

@@ -34,7 +34,7 @@ from outcrop.pack.partial import (
     DeviceSize,
     assembly_bytes,
 )
-from outcrop.pack.prepare import PackSpec, prepare_pack, prepare_trace
+from outcrop.pack.prepare import PackSpec, SamplesSpec, prepare_pack, prepare_trace
 from outcrop.pack.refresh import Refresh, discard, left_by_others
 from outcrop.pack.rows import TieredRows, verify_rows
 from outcrop.pack.segments.sizes import segment_facts
@@ -319,6 +319,14 @@ class DiskGNN(Strategy):
                         f"{error}; remove {layout.path}, and the next run makes it again"
                     ) from error
             raise
+
+    @property
+    def alterations(self) -> dict[str, Any]:
+        if isinstance(self._spec, SamplesSpec):
+            return {"samples": self._spec.digest}
+        if self._options.cycle:
+            return {"cycle": True, "distinct_epochs": self._spec.epochs}
+        return {}
 
     @property
     def facts(self) -> dict[str, Any]:

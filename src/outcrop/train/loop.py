@@ -154,6 +154,7 @@ class _Run:
             "in_channels": self.store.encoding.dim,
             "out_channels": self.store.num_classes,
             "loader": self.loader.state_dict(),
+            "order": self.loader.record.order,
             "progress": asdict(self.progress),
         }
         return take_checkpoint(self.model, self.optimizer, facts)
@@ -165,11 +166,24 @@ class _Run:
             return  # killed before its first checkpoint: from the start, then
         checkpoint = load_checkpoint(path)
         _check_same(self.options, checkpoint.facts["options"], path)
-        self.loader.load_state_dict(checkpoint.facts["loader"])
+        self._check_strategy(checkpoint.facts, path)
         restore_checkpoint(checkpoint, self.model, self.optimizer)
         self.progress = _Progress.from_facts(checkpoint.facts["progress"])
         if self.progress.best_epoch is not None:
             self.best_weights = load_checkpoint(self._directory / BEST).model
+
+    def _check_strategy(self, facts: dict[str, Any], path: Path) -> None:
+        """Takes up the position. Another strategy may do so, if weights do not depend on it."""
+        try:
+            self.loader.load_state_dict(facts["loader"])
+        except OptionError as error:
+            raise OptionError(f"{path}: {error}") from error
+        order = self.loader.record.order
+        if facts.get("order", order) != order:
+            raise OptionError(
+                f"{path}: saved by a run whose batches came in {facts['order']} order "
+                f"(got strategy={self.options.strategy!r}, whose order is {order})"
+            )
 
     # Training
 
