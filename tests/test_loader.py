@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import signal
@@ -103,6 +104,28 @@ def test_inference_of_pyg_equals_the_full_forward(store: GraphStore, cache: bool
     with torch.no_grad():
         expected = model(torch.tensor(store.array("features")), edges)
     assert torch.allclose(model.inference(loader, cache=cache), expected, atol=1e-5)
+
+
+def test_a_loaders_data_reads_as_a_data_does(store: GraphStore) -> None:
+    data = make(store).data
+    assert isinstance(data, Data)
+    assert (data.num_nodes, data.num_edges, data.num_features) == (300, 3000, 8)
+    assert data.num_classes == int(data.y.max()) + 1 == CLASSES
+    assert data.train_mask.sum() == 100 and data.x.shape == (300, 8)
+    assert torch.equal(copy.copy(data).train_mask, store.train_mask)
+    data.mine = 3
+    assert data.mine == 3 and not hasattr(data, "yours")
+    with pytest.raises(AttributeError, match=r"has no edge_index: .*store\.indptr"):
+        _ = data.edge_index
+
+
+def test_a_loaders_data_without_rows_and_labels_has_none(tmp_path: Path) -> None:
+    graph = Data(edge_index=torch.zeros((2, 1), dtype=torch.int64), num_nodes=2)
+    with outcrop.from_pyg(graph, tmp_path / "bare.outcrop") as bare:
+        data = make(bare, input_nodes=None).data
+        assert data.x is None and data.y is None and data.num_features == 0
+        with pytest.raises(AttributeError, match="made without a train split"):
+            _ = data.train_mask
 
 
 def test_quantised_rows_have_no_raw_x(tmp_path: Path) -> None:

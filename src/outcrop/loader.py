@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 import torch.utils.data
-from numpy.typing import NDArray
 from torch_geometric.data import Batch, Data
 from torch_geometric.loader import NeighborLoader as PygNeighborLoader
 from torch_geometric.sampler import NodeSamplerInput
 
 from outcrop.batch import Prepared
-from outcrop.errors import OptionError, StoreError
+from outcrop.errors import OptionError
 from outcrop.feed import Feed, seed_nodes
 from outcrop.metrics import LoaderRecord
 from outcrop.progress import SILENT, Progress
@@ -410,26 +409,31 @@ class StoreData(Data):  # type: ignore[misc]
 
     @property
     def x(self) -> torch.Tensor | None:
-        store: GraphStore = self.__dict__["_outcrop_store"]
-        if not store.has("features"):
-            return None
-        if store.encoding.name != "float32":
-            raise StoreError(
-                f"{store.path}: rows are stored as {store.encoding.name}, so there is no raw x to "
-                "look at; use outcrop infer, or store.features.gather(ids)"
-            )
-        return _writable_tensor(store, "features")
+        return getattr(self._outcrop_store, "x", None)
 
     @property
     def y(self) -> torch.Tensor | None:
-        store: GraphStore = self.__dict__["_outcrop_store"]
-        return _writable_tensor(store, "labels") if store.has("labels") else None
+        return getattr(self._outcrop_store, "y", None)
 
+    @property
+    def edge_index(self) -> Any:
+        return self._outcrop_store.edge_index
 
-def _writable_tensor(store: GraphStore, name: str) -> torch.Tensor:
-    """A tensor over a private memory map: torch wants writable memory; the file stays as it is."""
-    array: NDArray[Any] = store.array(name, private=True)
-    return torch.from_numpy(array)
+    @property
+    def num_edges(self) -> int:
+        return int(self._outcrop_store.num_edges)
+
+    @property
+    def num_node_features(self) -> int:
+        store = self._outcrop_store
+        return int(store.num_features) if store.has("features") else 0
+
+    def __getattr__(self, name: str) -> Any:
+        """What the store has beside: num_classes, train_mask ..."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__["_outcrop_store"], name)
 
 
 def _refuse(rest: dict[str, Any]) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch_geometric.data import Data
 
 import outcrop
 from outcrop.disk import Disk
@@ -107,3 +111,63 @@ def _seconds(work: object) -> float:
     start = time.perf_counter()
     work()  # type: ignore[operator]
     return time.perf_counter() - start
+
+
+# As PyG's Data has them
+
+
+def test_a_store_reads_as_a_data_does(tmp_path: Path) -> None:
+    data = Data(
+        x=torch.randn(20, 5),
+        y=torch.arange(20) % 4,
+        edge_index=torch.randint(0, 20, (2, 70)),
+        train_mask=torch.arange(20) % 3 == 0,
+        test_mask=torch.zeros(20, dtype=torch.bool),
+    )
+    with outcrop.from_pyg(data, tmp_path / "s") as store:
+        for name in ("num_nodes", "num_edges", "num_features", "num_node_features"):
+            assert getattr(store, name) == getattr(data, name), name
+        for name in ("x", "y", "train_mask", "test_mask"):
+            found, expected = getattr(store, name), getattr(data, name)
+            assert found.dtype == expected.dtype and torch.equal(found, expected), name
+        assert store.num_classes == int(store.y.max()) + 1 == 4
+        assert not hasattr(store, "val_mask") and getattr(store, "val_mask", None) is None
+        store.y[0] = 3
+        assert store.y[0] == 0, "changes stay with the tensor"
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("x", r"s\.outcrop has no x: it was made without features"),
+        ("y", r"s\.outcrop has no y: it was made without labels"),
+        ("train_mask", r"has no train_mask: it was made without a train split; .*ids or a mask"),
+        ("edge_index", r"has no edge_index: .*store\.indptr and store\.indices"),
+        ("edge_attr", "has no edge_attr: .*of edges are not stored yet"),
+        ("to", r"has no to: it stays on its drive; .*device="),
+        ("numnodes", "'GraphStore' object has no attribute 'numnodes'"),
+    ],
+)
+def test_what_a_store_lacks_of_a_data_is_said(tmp_path: Path, name: str, sentence: str) -> None:
+    data = Data(edge_index=torch.tensor([[0], [1]]), num_nodes=2)
+    with outcrop.from_pyg(data, tmp_path / "s.outcrop") as store:
+        assert not hasattr(store, name)
+        with pytest.raises(AttributeError, match=sentence):
+            getattr(store, name)
+        with pytest.raises(StoreError, match=r"s\.outcrop: has no features"):
+            _ = store.num_features
+        with pytest.raises(StoreError, match=r"has no val split; .*ids or a mask"):
+            store.split("val")
+
+
+def test_sizes_of_a_store_do_not_load_torch(tmp_path: Path) -> None:
+    data = Data(x=torch.ones(2, 3), edge_index=torch.tensor([[0], [1]]))
+    outcrop.from_pyg(data, tmp_path / "s").close()
+    code = f"""
+import sys, outcrop
+store = outcrop.open({str(tmp_path / "s")!r})
+assert (store.num_features, store.num_classes, store.num_edges) == (3, 0, 1)
+assert not hasattr(store, "train_mask") and "torch" not in sys.modules
+assert store.x.shape == (2, 3) and "torch" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

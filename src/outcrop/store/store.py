@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,25 @@ from outcrop.store.arrays import load_array, map_array, read_blocks
 from outcrop.store.derived import DerivedLayouts
 from outcrop.store.format import SPLITS, ArrayEntry, Manifest, RowEncoding, read_manifest
 
+if TYPE_CHECKING:
+    import torch
+
 _PAGE_BYTES = 4096
+# What PyG's Data has, and a store does not, or not every store: why, and what to do instead.
+_LACKING = {
+    "x": "it was made without features",
+    "y": "it was made without labels",
+    **{
+        f"{split}_mask": f"it was made without a {split} split; loaders take ids or a mask, too"
+        for split in SPLITS
+    },
+    "edge_index": "edges are kept by target, as store.indptr and store.indices",
+    "adj_t": "edges are kept by target, as store.indptr and store.indices",
+    "edge_attr": "attributes of edges are not stored yet",
+    "edge_weight": "attributes of edges are not stored yet",
+    "to": "it stays on its drive; give device= to the loader, and batches arrive there",
+    "cuda": "it stays on its drive; give device= to the loader, and batches arrive there",
+}
 
 
 class GraphStore:
@@ -139,6 +157,8 @@ class GraphStore:
         """Node ids of "train", "val" or "test"."""
         if name not in SPLITS:
             raise OptionError(f"a split is one of {', '.join(SPLITS)} (got {name!r})")
+        if not self.has(name):
+            raise StoreError(f"{self.path}: has no {name} split; loaders take ids or a mask, too")
         return self.array(name)
 
     @property
@@ -147,6 +167,73 @@ class GraphStore:
         if self.manifest.features is None:
             raise StoreError(f"{self.path}: has no features")
         return self.manifest.features
+
+    # As PyG's Data has them. Importing torch takes seconds: only those who ask for tensors do.
+
+    @property
+    def num_features(self) -> int:
+        """Features per node."""
+        return self.encoding.dim
+
+    num_node_features = num_features
+
+    @property
+    def x(self) -> torch.Tensor:
+        """Feature rows, [N, F], as a memory map: for a look at some. AttributeError: has none."""
+        self._check_present("x", "features")
+        if self.encoding.name != "float32":
+            raise StoreError(
+                f"{self.path}: rows are stored as {self.encoding.name}, so there is no raw x to "
+                "look at; use outcrop infer, or store.features.gather(ids)"
+            )
+        return self._tensor("features")
+
+    @property
+    def y(self) -> torch.Tensor:
+        """Labels, [N], as a memory map; -1: none. AttributeError: the store has no labels."""
+        self._check_present("y", "labels")
+        return self._tensor("labels")
+
+    @property
+    def train_mask(self) -> torch.Tensor:
+        """Whether each node is in "train": a byte per node, made anew whenever asked for."""
+        return self._mask("train")
+
+    @property
+    def val_mask(self) -> torch.Tensor:
+        return self._mask("val")
+
+    @property
+    def test_mask(self) -> torch.Tensor:
+        return self._mask("test")
+
+    def _mask(self, split: str) -> torch.Tensor:
+        self._check_present(f"{split}_mask", split)
+        import torch
+
+        mask = np.zeros(self.num_nodes, dtype=bool)
+        mask[self.split(split)] = True
+        return torch.from_numpy(mask)
+
+    def _tensor(self, name: str) -> torch.Tensor:
+        """Over a private memory map: torch wants writable memory, and the file stays as it is."""
+        import torch
+
+        return torch.from_numpy(self.array(name, private=True))
+
+    def _check_present(self, name: str, array: str) -> None:
+        if not self.has(array):
+            raise AttributeError(name)  # becomes the sentence of __getattr__
+
+    if not TYPE_CHECKING:  # mypy is to find attributes that do not exist
+
+        def __getattr__(self, name: str) -> Any:
+            """Names that are not there: of those that PyG's Data has, why, and what instead."""
+            if name in _LACKING:
+                raise AttributeError(f"{self.path} has no {name}: {_LACKING[name]}")
+            kind = type(self).__name__
+            message = f"{kind!r} object has no attribute {name!r}"
+            raise AttributeError(message, name=name, obj=self)
 
     @cached_property
     def features(self) -> FeatureRows:
