@@ -1,0 +1,1 @@
+"""Long random trials that print figures: make soak. Not collected by pytest."""
