@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,11 +131,22 @@ def test_an_int8_row_carries_its_scale() -> None:
     assert row["scale"][0] == np.float32(2.0) / np.float32(127)
 
 
+def entry(file: str, dtype: Any, shape: tuple[int, ...], *, adopted: bool = False) -> ArrayEntry:
+    offset = 128 if adopted else HEADER_BYTES
+    size = offset + int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return ArrayEntry(
+        file, np.dtype(dtype), shape, offset, size, ("0" * 32,), 17 if adopted else None
+    )
+
+
 def manifest() -> Manifest:
     int8 = RowEncoding("int8", 5)
     entries = {
-        "indptr": ArrayEntry("topology/indptr.npy", np.dtype("<i8"), (11,), 4096, 4184, ("aa",)),
-        "features": ArrayEntry("/data/f.npy", int8.dtype, (10,), 128, 228, ("bb", "cc"), 17),
+        "indptr": entry("topology/indptr.npy", "<i8", (11,)),
+        "indices": entry("topology/indices.npy", "<i4", (20,)),
+        "features": entry("/data/f.npy", int8.dtype, (10,), adopted=True),
+        "labels": entry("labels.npy", "<i8", (10,)),
+        "train": entry("splits/train.npy", "<i8", (4,)),
     }
     return Manifest(10, 20, 3, int8, entries, {"source": "test"})
 
@@ -153,8 +166,7 @@ def test_any_flipped_bit_of_a_manifest_shows(position: float, bit: int) -> None:
 def test_content_does_not_depend_on_time_or_place() -> None:
     one = manifest()
     entries = dict(one.arrays)
-    entries["features"] = ArrayEntry("features.npy", one.arrays["features"].dtype, (10,), 128, 228,
-                                     ("bb", "cc"))  # fmt: skip
+    entries["features"] = replace(entries["features"], file="features.npy", adopted_mtime_ns=None)
     other = Manifest(10, 20, 3, one.features, entries, {"source": "elsewhere"})
     assert other.content == one.content
     assert Manifest(11, 20, 3, one.features, entries).content != one.content
@@ -165,3 +177,115 @@ def test_a_newer_store_is_refused_by_version() -> None:
     values["version"] = 99
     with pytest.raises(StoreError, match="version 99; this Outcrop reads version 1"):
         Manifest.from_bytes(seal(values), "m")
+
+
+def altered(path: str, value: Any) -> bytes:
+    """The manifest with one value replaced, sealed again."""
+    values = unseal(manifest().to_bytes(), "m")
+    *way, last = path.split("/")
+    part = values
+    for name in way:
+        part = part[name]
+    part[last] = value
+    return seal(values)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("num_nodes", "10", "num_nodes must be a whole number of at least 1 (got '10')"),
+        ("num_nodes", 0, "num_nodes must be a whole number of at least 1 (got 0)"),
+        ("num_edges", True, "num_edges must be a whole number of at least 0 (got True)"),
+        ("num_classes", 3.0, "num_classes must be a whole number of at least 0 (got 3.0)"),
+        ("features", [], "features must be an object or none (got [])"),
+        ("features/encoding", "f8", "features.encoding must be one of float32, float16"),
+        ("features/dim", 0, "features.dim must be a whole number of at least 1 (got 0)"),
+        ("arrays", None, "arrays must be an object (got None)"),
+        ("arrays/indices", 7, "arrays.indices must be an object (got 7)"),
+        ("arrays/extra", {}, "a name in arrays must be one of indptr, indices"),
+        ("arrays/indices/extra", 1, "arrays.indices has no field 'extra'; there are file, dtype"),
+        ("arrays/indices/dtype", "|O", "arrays.indices.dtype must be a dtype as in a .npy header"),
+        ("arrays/indices/dtype", [["a"]], "arrays.indices.dtype must be a dtype"),
+        ("arrays/indices/shape", [-1], "arrays.indices.shape[0] must be a whole number of at le"),
+        ("arrays/indices/checksums", ["xy"], "arrays.indices.checksums must be a list of ch"),
+        ("provenance", "me", "provenance must be an object (got 'me')"),
+    ],
+)
+def test_a_manifest_of_wrong_types_names_the_field(path: str, value: Any, message: str) -> None:
+    with pytest.raises(CorruptError, match=re.escape(f"m: {message}")):
+        Manifest.from_bytes(altered(path, value), "m")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("features/dim", 16, r"arrays\.features\.dtype must be .* \(got"),
+        ("features/encoding", "float32", r"arrays\.features\.dtype must be <f4"),
+        ("features", None, r"arrays\.features\.dtype must be none"),
+        ("num_nodes", 9, r"arrays\.indptr\.shape must be \[10\].* \(got \[11\]\)"),
+        ("num_edges", 19, r"arrays\.indices\.shape must be \[19\]"),
+        ("arrays/indptr/dtype", "<u8", r"arrays\.indptr\.dtype must be <i8 \(got uint64\)"),
+        ("arrays/indices/dtype", ">i4", r"arrays\.indices\.dtype must be <i4 or <i8"),
+        ("arrays/labels/shape", [5, 2], r"arrays\.labels\.shape must be \[10\]"),
+        ("arrays/train/shape", [2, 2], r"arrays\.train\.shape must be \[4\]"),
+        ("arrays/labels/data_offset", 4088, r"arrays\.labels\.file_bytes must be 4168"),
+        ("arrays/labels/file_bytes", 4184, r"arrays\.labels\.file_bytes must be 4176"),
+        ("arrays/labels/checksums", [], r"arrays\.labels\.checksums must be 1"),
+        ("arrays/labels/file", "../x.npy", r"arrays\.labels\.file must be a path within"),
+        ("arrays/labels/file", "/etc/x", r"arrays\.labels\.file must be a path within"),
+        ("arrays/labels/file", "a\0b", r"arrays\.labels\.file must be a path within"),
+        ("arrays/features/file", "f.npy", r"arrays\.features\.file must be an absolute path"),
+    ],
+)
+def test_a_manifest_whose_parts_do_not_fit_names_the_field(
+    path: str, value: Any, message: str
+) -> None:
+    with pytest.raises(CorruptError, match=message):
+        Manifest.from_bytes(altered(path, value), "m")
+
+
+@pytest.mark.parametrize("name", ["indptr", "indices", "features"])
+def test_a_manifest_without_an_array_that_it_needs_is_refused(name: str) -> None:
+    values = unseal(manifest().to_bytes(), "m")
+    del values["arrays"][name]
+    with pytest.raises(CorruptError, match=f"m: arrays.{name} is missing"):
+        Manifest.from_bytes(seal(values), "m")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}", r"shape\[0\] must be a whole"),
+        ("{'descr': '<f4', 'fortran_order': False, 'shape': (2.5,)}", r"shape\[0\] must be a who"),
+        ("{'descr': '<f4', 'fortran_order': False, 'shape': 3}", "shape must be a list"),
+        ("{'descr': '<f4', 'fortran_order': 0, 'shape': ()}", "fortran_order must be true or fal"),
+        ("{'descr': '<f4', 'fortran_order': False}", "shape is missing"),
+        (f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({2**40}, {2**40})}}", "any file"),
+        ("{'descr': 'V0', 'fortran_order': False, 'shape': ()}", "takes no bytes"),
+        ("{'descr': ('<f4',), 'fortran_order': False, 'shape': ()}", "is no dtype"),
+        ("[" * 500, "its header is no dictionary"),
+        ("-" * 9000 + "1", "its header is no dictionary"),
+        ("3", "must be an object"),
+    ],
+)
+def test_a_header_that_is_wrong_says_where(tmp_path: Path, text: str, message: str) -> None:
+    data = text.encode()
+    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x02\x00" + len(data).to_bytes(4, "little") + data)
+    with pytest.raises(CorruptError, match=rf"a\.npy: not a \.npy file: .*{message}"):
+        read_npy_header(tmp_path / "a.npy")
+
+
+def test_a_header_that_claims_gigabytes_is_not_read() -> None:
+    claimed = b"\x93NUMPY\x02\x00" + (1 << 31).to_bytes(4, "little")
+    with pytest.raises(ValueError, match="its header has 2147483648 B, more than"):
+        parse_npy_header(io.BytesIO(claimed))
+    with pytest.raises(ValueError, match="its version is 9"):
+        parse_npy_header(io.BytesIO(b"\x93NUMPY\x09\x00" + bytes(90)))
+
+
+@pytest.mark.parametrize(
+    "data", [b"[" * 100_000, b"[]", b"{}", b"\xff\xfe", b'{"a":' * 600 + b"1" + b"}" * 600]
+)
+def test_what_is_not_sealed_json_is_corrupt(data: bytes) -> None:
+    with pytest.raises(CorruptError, match="m: not readable"):
+        unseal(data, "m")

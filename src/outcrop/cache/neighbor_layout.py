@@ -19,9 +19,10 @@ from outcrop import _core
 from outcrop.disk import Disk, aligned_empty
 from outcrop.errors import CorruptError
 from outcrop.progress import Progress
+from outcrop.schema import Count
 from outcrop.store.arrays import READ_BLOCK_BYTES, ArrayWriter, PieceHasher, read_blocks
 from outcrop.store.degrees import out_degrees
-from outcrop.store.format import HEADER_BYTES, ArrayEntry, seal, unseal
+from outcrop.store.format import HEADER_BYTES, ArrayEntry, seal, unseal_as
 from outcrop.store.locks import write_synced
 from outcrop.store.store import GraphStore
 
@@ -98,8 +99,8 @@ def least_bytes(store: GraphStore) -> int:
 class ListsFile:
     """What a layout holds."""
 
-    lists: int
-    entries: int
+    lists: Count
+    entries: Count
     array: ArrayEntry
     """The cache's memory, byte by byte."""
 
@@ -161,13 +162,12 @@ def read_header(folder: Path) -> ListsFile:
     """What write_lists wrote; CorruptError where it is damaged."""
     path = folder / _HEADER
     try:
-        values = unseal(path.read_bytes(), str(path))
+        data = path.read_bytes()
     except OSError as error:
         raise CorruptError(f"{path}: {error.strerror}") from error
-    found = (values.get("format"), values.get("version"))
-    if found != (_FORMAT, NEIGHBORS_VERSION):
-        raise CorruptError(f"{path}: not of {_FORMAT} version {NEIGHBORS_VERSION} (got {found})")
-    return ListsFile(values["lists"], values["entries"], ArrayEntry.from_json(values["array"]))
+    lists = unseal_as(ListsFile, data, str(path), _FORMAT, NEIGHBORS_VERSION)
+    lists.array.check_is(f"{path}: array", _LISTS, np.dtype(np.uint8))
+    return lists
 
 
 def read_lists(disk: Disk, folder: Path, lists: ListsFile, out: Bytes) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from outcrop.disk import Disk, File, aligned_empty
 from outcrop.errors import CorruptError, StoreError
 from outcrop.pack.partial import mark
 from outcrop.pack.pieces import PIECE_BYTES, Checksums, chunk_checksum
-from outcrop.pack.plan import CHUNKS, IDS, PLACES, PLAN, TABLES, PackPlan
+from outcrop.pack.plan import CHUNKS, IDS, PLACES, PLAN, ROW, TABLES, PackPlan
 from outcrop.pack.predict import Predicted, predict
 from outcrop.pack.segments.layout import Segments
 from outcrop.pack.segments.order import order_segments
@@ -28,12 +28,14 @@ from outcrop.pack.segments.rows import Block, SharedRows
 from outcrop.pack.tables import Table, read_table, round_up
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.seeds import Ids
+from outcrop.schema import AtLeast, Count
 from outcrop.store.arrays import READ_BLOCK_BYTES, ArrayWriter, PieceHasher, read_blocks
-from outcrop.store.format import ArrayEntry, seal, unseal
+from outcrop.store.format import ArrayEntry, seal, unseal, unseal_as
 from outcrop.store.locks import sync_directory, write_synced
 
 PACK_FORMAT, PACK_VERSION = "outcrop-pack", 2
 _HEADER, _INDEX, _CACHED, _DEVICE = "pack.json", "index.npy", "cached.npy", "device.npy"
+_IDS = np.dtype("<i8")
 
 Fill = Callable[[Disk, Path, PackPlan], Checksums]
 StoredRows = NDArray[np.uint8]
@@ -111,28 +113,27 @@ class Pack(AbstractContextManager["Pack"]):
     def __init__(self, disk: Disk, folder: Path) -> None:
         """StoreError where it was never finished; CorruptError where it is damaged."""
         header = _read_header(folder / _HEADER)
-        self.row_bytes: int = header["row_bytes"]
-        self.packed: bool = header["packed"]
+        self.row_bytes = header.row_bytes
+        self.packed = header.packed
         """Whether batches have chunks."""
         self.bytes = _bytes_of(header)
-        segments = header["segments"]
-        self.segments = None if segments is None else Segments.from_json(segments)
+        self.segments = header.segments
         """Where batches share rows; None where every batch has its own."""
         offsets = [] if self.segments is None else self.segments.offsets.tolist()
         self._segment_offsets: list[int] = offsets
-        self.predicted = Predicted(**header["predicted"])
+        self.predicted = header.predicted
         """What all batches read, once each."""
-        self._index = _load(disk, folder, ArrayEntry.from_json(header["index"]))
-        self.cached: Ids = _load(disk, folder, ArrayEntry.from_json(header["cached"]))
+        self._index = _load(disk, folder, header.index)
+        self.cached: Ids = _load(disk, folder, header.cached)
         """Nodes whose rows belong into memory, ascending: their places are slots."""
         self.device: Ids = self.cached[:0]
         """Nodes whose rows belong onto the device, ascending: their places are its slots."""
-        if "device" in header:
-            self.device = _load(disk, folder, ArrayEntry.from_json(header["device"]))
+        if header.device is not None:
+            self.device = _load(disk, folder, header.device)
             self._on_device = mark(self.cached, self.device)
             self.cached = self.cached[~self._on_device]
-        self._tables = _opened(disk, folder / TABLES, header["table_bytes"])
-        self._chunks = _opened(disk, folder / CHUNKS, header["chunk_bytes"])
+        self._tables = _opened(disk, folder / TABLES, header.table_bytes)
+        self._chunks = _opened(disk, folder / CHUNKS, header.chunk_bytes)
 
     def __len__(self) -> int:
         """Batches."""
@@ -239,9 +240,8 @@ def pack_bytes(folder: Path) -> int:
     return _bytes_of(_read_header(folder / _HEADER))
 
 
-def _bytes_of(header: dict[str, Any]) -> int:
-    total: int = header["table_bytes"] + header["chunk_bytes"]
-    return total
+def _bytes_of(header: _Header) -> int:
+    return header.table_bytes + header.chunk_bytes
 
 
 def block_bytes(chunk_bytes: int) -> int:
@@ -249,16 +249,34 @@ def block_bytes(chunk_bytes: int) -> int:
     return 4 * min(READ_BLOCK_BYTES, int(round_up(chunk_bytes)))
 
 
-def _read_header(path: Path) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Header:
+    """pack.json, beside its format and version."""
+
+    row_bytes: Annotated[int, AtLeast(1)]
+    piece_bytes: Count
+    packed: bool
+    table_bytes: Count
+    chunk_bytes: Count
+    segments: Segments | None
+    predicted: Predicted
+    index: ArrayEntry
+    cached: ArrayEntry
+    device: ArrayEntry | None = None
+
+
+def _read_header(path: Path) -> _Header:
     try:
-        header = unseal(path.read_bytes(), str(path))
+        data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise StoreError(f"{path.parent}: not a pack, or one that was never finished") from None
-    if header.get("format") != PACK_FORMAT or header["version"] != PACK_VERSION:
-        found = f"{header.get('format')} version {header.get('version')}"
-        raise StoreError(f"{path}: expected {PACK_FORMAT} version {PACK_VERSION} (got {found})")
-    if header["piece_bytes"] != PIECE_BYTES:
-        raise StoreError(f"{path}: pieces of {header['piece_bytes']} B, not {PIECE_BYTES}")
+    header = unseal_as(_Header, data, str(path), PACK_FORMAT, PACK_VERSION)
+    if header.piece_bytes != PIECE_BYTES:
+        raise StoreError(f"{path}: pieces of {header.piece_bytes} B, not {PIECE_BYTES}")
+    header.index.check_is(f"{path}: index", _INDEX, ROW)
+    header.cached.check_is(f"{path}: cached", _CACHED, _IDS)
+    if header.device is not None:
+        header.device.check_is(f"{path}: device", _DEVICE, _IDS)
     return header
 
 

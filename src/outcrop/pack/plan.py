@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from outcrop.pack.tables import Table, round_up, table_sizes
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.seeds import Ids
 from outcrop.sample.trace import TraceReader
+from outcrop.schema import AtLeast, Count, Made, parse
 from outcrop.store.arrays import Appender
 from outcrop.store.format import seal, unseal
 from outcrop.store.locks import write_synced
@@ -198,20 +199,36 @@ def save_plan(folder: Path, plan: PackPlan) -> None:
     write_synced(folder / PLAN, seal(facts))
 
 
+def _to_index(text: Any) -> NDArray[Any]:
+    return np.frombuffer(bytes.fromhex(text), ROW).copy()
+
+
+@dataclass(frozen=True)
+class _PlanFile:
+    """plan.json."""
+
+    row_bytes: Annotated[int, AtLeast(1)]
+    packed: bool
+    index: Annotated[NDArray[Any], Made(_to_index, "rows of an index, in hex")]
+    segments: Segments | None
+    first_id: list[Count] | None
+    pages: Count
+    device_rows: Count = 0
+
+
 def load_plan(folder: Path) -> PackPlan | None:
     """The plan of a packing that was interrupted; None where it was not finished."""
     try:
-        facts = unseal((folder / PLAN).read_bytes(), str(folder / PLAN))
+        path = folder / PLAN
+        facts = parse(_PlanFile, unseal(path.read_bytes(), str(path)), str(path))
     except (FileNotFoundError, CorruptError):  # or its writer was killed
         return None
-    index = np.frombuffer(bytes.fromhex(facts["index"]), ROW).copy()
-    segments, places = facts["segments"], facts["first_id"]
     return PackPlan(
-        index,
-        facts["row_bytes"],
-        facts["packed"],
-        None if segments is None else Segments.from_json(segments),
-        None if places is None else np.array(places, np.int64),
-        facts["pages"],
-        facts.get("device_rows", 0),
+        facts.index,
+        facts.row_bytes,
+        facts.packed,
+        facts.segments,
+        None if facts.first_id is None else np.array(facts.first_id, np.int64),
+        facts.pages,
+        facts.device_rows,
     )

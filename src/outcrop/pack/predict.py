@@ -6,16 +6,17 @@ from dataclasses import dataclass
 
 from outcrop.pack.plan import PackPlan
 from outcrop.pack.tables import PAGE_BYTES
+from outcrop.schema import Count
 
 
 @dataclass(frozen=True)
 class Predicted:
     """What all batches read, each once."""
 
-    chunk_bytes: int
-    segment_bytes: int
+    chunk_bytes: Count
+    segment_bytes: Count
     """Of pages, each once for a batch."""
-    wanted_bytes: int
+    wanted_bytes: Count
     """Of rows that are not cached."""
 
     @property

@@ -24,11 +24,12 @@ from outcrop.disk import Disk, File, Pending, Recycled, aligned_empty
 from outcrop.errors import CorruptError, OptionError, ReadError, StoreError
 from outcrop.sample.sampler import Subgraph
 from outcrop.sample.seeds import Ids, Stream, Task
+from outcrop.schema import Count
 from outcrop.store.arrays import Appender, ArrayWriter, PieceHasher
-from outcrop.store.format import HEADER_BYTES, ArrayEntry, seal, unseal
+from outcrop.store.format import HEADER_BYTES, ArrayEntry, seal, unseal_as
 from outcrop.store.locks import sync_directory, write_synced
 
-TRACE_VERSION = 1
+_FORMAT_NAME, TRACE_VERSION = "outcrop-trace", 1
 AHEAD_BYTES = 8 << 20  # benchmarks/results/read_rows.md: as much in flight fills the drive
 
 Bytes = NDArray[np.uint8]
@@ -214,7 +215,7 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
                 index.append(self._rows[: self._count])
                 entry = index.close()
             header = {
-                "format": "outcrop-trace",
+                "format": _FORMAT_NAME,
                 "version": TRACE_VERSION,
                 "node_dtype": self._format.node.str,
                 "edge_dtype": self._format.edge.str,
@@ -434,16 +435,16 @@ class Trace(TraceReader):
     def __init__(self, disk: Disk, folder: Path) -> None:
         """StoreError where it was never finished; CorruptError where it is damaged."""
         header = _read_header(folder / _HEADER)
-        dtypes = np.dtype(header["node_dtype"]), np.dtype(header["edge_dtype"])
-        index = _read_index(disk, folder, ArrayEntry.from_json(header["index"]))
+        layout = _Format(np.dtype(header.node_dtype), np.dtype(header.edge_dtype), header.edge_ids)
+        index = _read_index(disk, folder, header.index)
         file = disk.open(folder / _DATA)
-        if file.size != header["data_bytes"]:
+        if file.size != header.data_bytes:
             whole = int((index["offset"] + index["bytes"] <= file.size).sum())
             raise CorruptError(
-                f"{file.path}: {file.size} B, but {_HEADER} says {header['data_bytes']} B: "
+                f"{file.path}: {file.size} B, but {_HEADER} says {header.data_bytes} B: "
                 f"of {len(index)} batches, those from {whole} on are cut off"
             )
-        super().__init__(file, _Format(*dtypes, header["edge_ids"]), index, header["identity"])
+        super().__init__(file, layout, index, header.identity)
 
 
 class _WithoutEdgeIds(Subgraph):
@@ -457,14 +458,25 @@ class _WithoutEdgeIds(Subgraph):
     def edge_ids(self, _: Ids) -> None: ...
 
 
-def _read_header(path: Path) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Header:
+    """trace.json, beside its format and version."""
+
+    node_dtype: Literal["<i4", "<i8"]
+    edge_dtype: Literal["<i4", "<i8"]
+    edge_ids: bool
+    data_bytes: Count
+    index: ArrayEntry
+    identity: dict[str, Any]
+
+
+def _read_header(path: Path) -> _Header:
     try:
-        header = unseal(path.read_bytes(), str(path))
+        data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise StoreError(f"{path.parent}: not a trace, or one that was never finished") from None
-    if header.get("format") != "outcrop-trace" or header["version"] != TRACE_VERSION:
-        found = f"{header.get('format')} version {header.get('version')}"
-        raise StoreError(f"{path}: expected outcrop-trace version {TRACE_VERSION} (got {found})")
+    header = unseal_as(_Header, data, str(path), _FORMAT_NAME, TRACE_VERSION)
+    header.index.check_is(f"{path}: index", _INDEX, _ROW)
     return header
 
 

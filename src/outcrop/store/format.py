@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import os
+import re
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import IO, Annotated, Any, Literal, TypeVar, get_args
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from outcrop.errors import CorruptError, StoreError
+from outcrop.schema import AtLeast, Count, Made, parse, parse_json, shown
 
+T = TypeVar("T")
+
+_FORMAT = "outcrop-store"
 VERSION = 1
 MANIFEST = "manifest.json"
 HEADER_BYTES = 4096
@@ -35,7 +41,34 @@ FILES = {
 }
 SPLITS: tuple[str, ...] = ("train", "val", "test")
 
-ENCODINGS = ("float32", "float16", "bfloat16", "int8")
+Encoding = Literal["float32", "float16", "bfloat16", "int8"]
+ENCODINGS: tuple[str, ...] = get_args(Encoding)
+
+
+def to_dtype(descr: Any) -> np.dtype[Any]:
+    """The descr of a .npy header, or its like from JSON -> a dtype; ValueError where it is none."""
+    try:
+        dtype: np.dtype[Any] = np.lib.format.descr_to_dtype(_with_tuples(descr))
+    except Exception as error:  # numpy raises whatever its conversion trips over
+        raise ValueError(f"{shown(descr)} is no dtype") from error
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects")
+    if dtype.itemsize == 0:
+        raise ValueError(f"{shown(descr)} takes no bytes")
+    return dtype
+
+
+def _with_tuples(descr: Any) -> Any:
+    """JSON turned the tuples of a descr into lists; numpy wants them back."""
+    if not isinstance(descr, list):
+        return descr
+    return [
+        tuple(tuple(part) if isinstance(part, list) else part for part in item) for item in descr
+    ]
+
+
+_INT32, _INT64 = np.dtype("<i4"), np.dtype("<i8")
+Dtype = Annotated[np.dtype[Any], Made(to_dtype, "a dtype as in a .npy header, without objects")]
 
 
 # .npy headers
@@ -51,6 +84,10 @@ def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     return b"\x93NUMPY\x01\x00" + length + text.ljust(room - 1).encode("latin1") + b"\n"
 
 
+# As numpy's own reader: longer ones are made to hurt whoever parses them.
+_MOST_HEADER_BYTES = 10_000
+
+
 @dataclass(frozen=True)
 class NpyHeader:
     """What the header of any .npy file says."""
@@ -60,32 +97,62 @@ class NpyHeader:
     fortran_order: bool
     data_offset: int
 
+    @property
+    def count(self) -> int:
+        """Items of the array."""
+        return math.prod(self.shape)
+
+    @property
+    def data_bytes(self) -> int:
+        return self.count * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class _HeaderText:
+    descr: Any
+    fortran_order: bool
+    shape: tuple[Count, ...]
+
 
 def read_npy_header(path: str | os.PathLike[str]) -> NpyHeader:
-    """The header of a .npy file of any version and length; CorruptError where it is none."""
+    """The header of a .npy file of any version; CorruptError where it is none."""
     with open(path, "rb") as file:
         try:
             return parse_npy_header(file)
-        except (ValueError, SyntaxError, EOFError, KeyError, TypeError) as error:
+        except (ValueError, EOFError) as error:
             raise CorruptError(f"{os.fspath(path)}: not a .npy file: {error}") from error
 
 
-def parse_npy_header(file: Any) -> NpyHeader:
+def parse_npy_header(file: IO[bytes]) -> NpyHeader:
     """Reads the header from a binary stream; ValueError or EOFError where it is none."""
     magic = file.read(8)
     if len(magic) < 8 or magic[:6] != b"\x93NUMPY":
         raise ValueError(f"it begins with {magic[:6]!r}")
-    length_bytes = 2 if magic[6] == 1 else 4
+    version = magic[6]
+    if version not in (1, 2, 3):
+        raise ValueError(f"its version is {version}, not 1, 2 or 3")
+    length_bytes = 2 if version == 1 else 4
     length = int.from_bytes(file.read(length_bytes), "little")
-    text = file.read(length)
-    if len(text) < length:
+    if length > _MOST_HEADER_BYTES:
+        raise ValueError(f"its header has {length} B, more than {_MOST_HEADER_BYTES}")
+    data = file.read(length)
+    if len(data) < length:
         raise EOFError("the header is cut off")
-    values = ast.literal_eval(text.decode("latin1" if magic[6] < 3 else "utf8"))
-    dtype = np.lib.format.descr_to_dtype(values["descr"])
-    shape = tuple(int(n) for n in values["shape"])
-    if dtype.hasobject:
-        raise ValueError("it holds Python objects")
-    return NpyHeader(dtype, shape, bool(values["fortran_order"]), 8 + length_bytes + length)
+    text = parse(_HeaderText, _literal(data, version), "header", error=ValueError)
+    header = NpyHeader(
+        to_dtype(text.descr), text.shape, text.fortran_order, 8 + length_bytes + length
+    )
+    if header.data_bytes >= 1 << 63:
+        raise ValueError(f"its shape is {shown(list(text.shape))}: more than any file holds")
+    return header
+
+
+def _literal(data: bytes, version: int) -> Any:
+    try:
+        return ast.literal_eval(data.decode("utf8" if version == 3 else "latin1"))
+    except (SyntaxError, TypeError, RecursionError, MemoryError) as error:
+        # What is nested too deep is told as a lack of memory.
+        raise ValueError(f"its header is no dictionary: {shown(data)}") from error
 
 
 # Feature rows
@@ -156,17 +223,29 @@ def _to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
 # The manifest
 
 
+_CHECKSUM = re.compile(r"[0-9a-f]{32}")
+
+
+def _to_checksums(values: Any) -> tuple[str, ...]:
+    """All at once: a large store has thousands."""
+    if not isinstance(values, list) or not all(map(_CHECKSUM.fullmatch, values)):
+        raise ValueError
+    return tuple(values)
+
+
 @dataclass(frozen=True)
 class ArrayEntry:
     """One array of a store, as the manifest describes it."""
 
     file: str
     """Relative to the store; absolute where the file was adopted in place."""
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    data_offset: int
-    file_bytes: int
-    checksums: tuple[str, ...]
+    dtype: Dtype
+    shape: tuple[Count, ...]
+    data_offset: Count
+    file_bytes: Count
+    checksums: Annotated[
+        tuple[str, ...], Made(_to_checksums, "a list of checksums, 32 digits of hex each")
+    ]
     """XXH3-128 of each piece of PIECE_BYTES of the whole file, header included."""
     adopted_mtime_ns: int | None = None
 
@@ -183,27 +262,40 @@ class ArrayEntry:
             values["adopted_mtime_ns"] = self.adopted_mtime_ns
         return values
 
-    @staticmethod
-    def from_json(values: dict[str, Any]) -> ArrayEntry:
-        return ArrayEntry(
-            file=values["file"],
-            dtype=np.lib.format.descr_to_dtype(_descr(values["dtype"])),
-            shape=tuple(values["shape"]),
-            data_offset=values["data_offset"],
-            file_bytes=values["file_bytes"],
-            checksums=tuple(values["checksums"]),
-            adopted_mtime_ns=values.get("adopted_mtime_ns"),
-        )
+    @property
+    def data_bytes(self) -> int:
+        """Of the array itself."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
+    def check_is(self, where: str, file: str, dtype: np.dtype[Any]) -> None:
+        """It is this file of ours, rows of `dtype` one after the other; else CorruptError."""
+        found = (self.file, self.dtype, len(self.shape), self.data_offset)
+        if found != (file, dtype, 1, HEADER_BYTES):
+            raise CorruptError(
+                f"{where} must be {file}, {dtype} [n] from byte {HEADER_BYTES} on (got "
+                f"{shown(self.file)}, {self.dtype} {shown(list(self.shape))} from {found[-1]} on)"
+            )
+        self.check(where)
 
-def _descr(value: Any) -> Any:
-    """JSON turned a descr's tuples into lists; numpy wants them back."""
-    if isinstance(value, list):
-        return [
-            tuple(tuple(part) if isinstance(part, list) else part for part in item)
-            for item in value
-        ]
-    return value
+    def check(self, where: str) -> None:
+        """Its parts fit each other; CorruptError at `where` names one that does not."""
+        file = PurePosixPath(self.file)
+        adopted = self.adopted_mtime_ns is not None
+        if not self.file.isprintable() or file.is_absolute() != adopted or ".." in file.parts:
+            kind = "an absolute path" if adopted else "a path within the folder"
+            raise CorruptError(f"{where}.file must be {kind} (got {shown(self.file)})")
+        size = self.data_offset + self.data_bytes
+        if self.file_bytes < size or (self.file_bytes > size and not adopted):
+            raise CorruptError(
+                f"{where}.file_bytes must be {size}, by dtype, shape and data_offset "
+                f"(got {self.file_bytes})"
+            )
+        pieces = -(-self.file_bytes // PIECE_BYTES)
+        if len(self.checksums) != pieces:
+            raise CorruptError(
+                f"{where}.checksums must be {pieces}, one for each {PIECE_BYTES} B of the file "
+                f"(got {len(self.checksums)})"
+            )
 
 
 @dataclass(frozen=True)
@@ -230,7 +322,7 @@ class Manifest:
     def _to_json(self) -> dict[str, Any]:
         features = self.features and {"encoding": self.features.name, "dim": self.features.dim}
         return {
-            "format": "outcrop-store",
+            "format": _FORMAT,
             "version": VERSION,
             "num_nodes": self.num_nodes,
             "num_edges": self.num_edges,
@@ -246,22 +338,92 @@ class Manifest:
 
     @staticmethod
     def from_bytes(data: bytes, path: str) -> Manifest:
+        """CorruptError where its values are not of their types, or do not fit each other."""
         values = unseal(data, path)
-        if values.get("format") != "outcrop-store":
+        if values.get("format") != _FORMAT:
             raise StoreError(f"{path}: not the manifest of an Outcrop store")
-        if values["version"] != VERSION:
+        if values.get("version") != VERSION:
             raise StoreError(
-                f"{path}: store version {values['version']}; this Outcrop reads version {VERSION}"
+                f"{path}: store version {shown(values.get('version'))}; "
+                f"this Outcrop reads version {VERSION}"
             )
-        features = values["features"]
-        return Manifest(
-            num_nodes=values["num_nodes"],
-            num_edges=values["num_edges"],
-            num_classes=values["num_classes"],
-            features=features and RowEncoding(features["encoding"], features["dim"]),
-            arrays={name: ArrayEntry.from_json(entry) for name, entry in values["arrays"].items()},
-            provenance=values["provenance"],
+        file = parse(_ManifestFile, values, path)
+        features = file.features
+        manifest = Manifest(
+            num_nodes=file.num_nodes,
+            num_edges=file.num_edges,
+            num_classes=file.num_classes,
+            features=None if features is None else RowEncoding(features.encoding, features.dim),
+            arrays=file.arrays,
+            provenance=file.provenance,
         )
+        manifest.check(path)
+        return manifest
+
+    def check(self, path: str) -> None:
+        """Arrays are what the counts and the encoding say; CorruptError names one that is not.
+
+        No file is looked at.
+        """
+        needed = ["indptr", "indices"] + (["features"] if self.features else [])
+        for name in needed:
+            if name not in self.arrays:
+                raise CorruptError(f"{path}: arrays.{name} is missing")
+        for name, entry in self.arrays.items():
+            where = f"{path}: arrays.{name}"
+            entry.check(where)
+            if entry.adopted_mtime_ns is not None and name != "features":
+                raise CorruptError(f"{where}.adopted_mtime_ns must be absent, but for features")
+            dtypes, shape = self._expected_array(name, entry)
+            if entry.dtype not in dtypes:
+                wanted = " or ".join(dtype.str for dtype in dtypes) or "none, as `features` is"
+                raise CorruptError(f"{where}.dtype must be {wanted} (got {entry.dtype})")
+            if entry.shape != shape:
+                raise CorruptError(
+                    f"{where}.shape must be {list(shape)}, by the counts of nodes and edges and by "
+                    f"`features` (got {shown(list(entry.shape))})"
+                )
+
+    def _expected_array(
+        self, name: str, entry: ArrayEntry
+    ) -> tuple[tuple[np.dtype[Any], ...], tuple[int, ...]]:
+        """The dtypes that an array may have, and its shape."""
+        if name == "features":
+            features = self.features
+            return ((features.dtype,), features.shape(self.num_nodes)) if features else ((), ())
+        if name == "indices":
+            narrow = (_INT32,) if self.num_nodes <= 1 << 31 else ()
+            return (*narrow, _INT64), (self.num_edges,)
+        if name in SPLITS:  # as many nodes as it likes
+            return (_INT64,), (min(math.prod(entry.shape), self.num_nodes),)
+        shapes = {"indptr": self.num_nodes + 1, "edge_ids": self.num_edges}
+        return (_INT64,), (shapes.get(name, self.num_nodes),)
+
+
+@dataclass(frozen=True)
+class _Features:
+    encoding: Encoding
+    dim: Annotated[int, AtLeast(1)]
+
+
+def _array_name(name: Any) -> str:
+    if name not in FILES:
+        raise ValueError
+    return str(name)
+
+
+@dataclass(frozen=True)
+class _ManifestFile:
+    """The manifest's values, as they are in its file."""
+
+    format: Literal["outcrop-store"]
+    version: Literal[1]
+    num_nodes: Annotated[int, AtLeast(1)]
+    num_edges: Count
+    num_classes: Count
+    features: _Features | None
+    arrays: dict[Annotated[str, Made(_array_name, f"one of {', '.join(FILES)}")], ArrayEntry]
+    provenance: dict[str, Any]
 
 
 def digest(data: bytes) -> str:
@@ -279,14 +441,31 @@ def seal(values: dict[str, Any]) -> bytes:
 
 def unseal(data: bytes, path: str) -> dict[str, Any]:
     """The values of sealed JSON; CorruptError where a byte was changed."""
+    values = parse_json(data, path)
+    if not isinstance(values, dict) or "digest" not in values:
+        raise CorruptError(f"{path}: not readable: it has no digest")
+    found = values.pop("digest")
     try:
-        values = json.loads(data)
-        found = values.pop("digest")
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        sealed = seal(values)
+    except RecursionError as error:
         raise CorruptError(f"{path}: not readable: {error}") from error
-    if seal(values) != data or found != digest(_dump(values)):
+    if sealed != data or found != digest(_dump(values)):
         raise CorruptError(f"{path}: its bytes differ from its digest")
-    return dict(values)
+    return values
+
+
+def unseal_as(kind: type[T], data: bytes, path: str, form: str, version: int) -> T:
+    """Sealed JSON -> a dataclass of all that is in it beside `format` and `version`.
+
+    StoreError where these are others; CorruptError where a byte was changed, or a value is none
+    that belongs there.
+    """
+    values = unseal(data, path)
+    found = [values.pop(name, None) for name in ("format", "version")]
+    if found != [form, version]:
+        got = " version ".join(shown(value).strip("'") for value in found)
+        raise StoreError(f"{path}: expected {form} version {version} (got {got})")
+    return parse(kind, values, path)
 
 
 def read_manifest(store: Path) -> Manifest:

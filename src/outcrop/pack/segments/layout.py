@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from outcrop.pack.tables import PAGE_BYTES, round_up
 from outcrop.sample.seeds import Ids
+from outcrop.schema import AtLeast, Count, Made, parse
 
 # A bucket is held in memory while it is put in order. Small ones cost packing a piece of memory
 # each, large ones that memory.
@@ -30,18 +31,23 @@ BLOCK_BYTES = 1 << 20
 _MOST_AHEAD = 16
 
 
+def _to_ids(values: Any) -> Ids:
+    counts = parse(list[Count], values, "", error=ValueError)
+    return np.array(counts, np.int64)
+
+
 @dataclass(frozen=True)
 class Segments:
     """Where the segments of a pack lie, and their buckets while it is made."""
 
-    batches: int
+    batches: Annotated[int, AtLeast(1)]
     """Of each segment; the last one may have less."""
-    above: int
+    above: Count
     """Rows that more batches of the segment want than this are in it."""
-    rows: Ids
+    rows: Annotated[Ids, Made(_to_ids, "a list of whole numbers of at least 0")]
     """Of each segment."""
-    row_bytes: int
-    first: int
+    row_bytes: Annotated[int, AtLeast(1)]
+    first: Count
     """The byte of the file at which they begin."""
 
     @property
@@ -102,10 +108,6 @@ class Segments:
     def to_json(self) -> dict[str, Any]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {**values, "rows": self.rows.tolist()}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Segments:
-        return cls(**{**values, "rows": np.array(values["rows"], np.int64)})
 
 
 def bucket_memory_bytes(row_bytes: int) -> int:

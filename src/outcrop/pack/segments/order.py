@@ -6,6 +6,7 @@ written over buckets that a kill could make necessary again.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from outcrop.pack.segments.pages import PageRuns
 from outcrop.pack.tables import PAGE_BYTES, read_table, round_up
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.seeds import Ids
+from outcrop.schema import Count, parse
 from outcrop.store.arrays import read_blocks
 from outcrop.store.format import seal, unseal
 from outcrop.store.locks import replace_synced
@@ -102,10 +104,15 @@ def _check_bucket(chunks: File, stored: NDArray[np.uint8], offset: int, checksum
         )
 
 
+@dataclass(frozen=True)
+class _Moved:
+    moved: Count
+
+
 def _load_moved(folder: Path) -> int:
     path = folder / _MOVED
     try:
-        return int(unseal(path.read_bytes(), str(path))["moved"])
+        return parse(_Moved, unseal(path.read_bytes(), str(path)), str(path)).moved
     except FileNotFoundError:
         return 0
 
