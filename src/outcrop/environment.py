@@ -54,8 +54,9 @@ def _commit() -> str | None:
     folder = Path(__file__).parent
 
     def git(*arguments: str) -> str:
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True,
-                              text=True, check=True)  # fmt: skip
+        # It looks and leaves nothing: status would write the index anew.
+        command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
     try:

@@ -15,7 +15,7 @@ from typing import Any
 from outcrop.batch import Prepared
 from outcrop.disk import DiskCounters
 from outcrop.errors import StoreError
-from outcrop.store.locks import write_synced
+from outcrop.store.locks import replace_synced
 from outcrop.strategies.base import RunTimes
 
 RECORD_FORMAT = "outcrop-record"
@@ -166,7 +166,8 @@ class RunRecord:
         return {"format": RECORD_FORMAT, "version": RECORD_VERSION, **asdict(self)}
 
     def write(self, path: Path) -> None:
-        write_synced(path, json.dumps(self.as_dict(), indent=1).encode())
+        """Whole, or not at all."""
+        replace_synced(path.resolve(), json.dumps(self.as_dict(), indent=1).encode())
 
 
 def read_record(path: Path) -> dict[str, Any]:

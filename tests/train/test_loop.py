@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -307,6 +308,22 @@ def test_ctrl_c_ends_at_once_and_keeps_the_checkpoint(
     assert time.monotonic() - start < 2
     assert "--resume" in errors
     assert load_checkpoint(folder / "last.safetensors").facts["loader"]["batch"] >= 0
+
+
+def test_a_full_drive_names_the_file_and_keeps_the_old_one(path: Path, tmp_path: Path) -> None:
+    limited = f"ulimit -f 1; exec {shlex.join([*OUTCROP, 'train', str(path), *FLAGS])} --epochs 1"
+    for name, flags in (
+        ("last.safetensors", ["--checkpoint-dir", str(tmp_path), "--evaluate", "none"]),
+        ("run.json", ["--record", str(tmp_path / "run.json")]),
+    ):
+        (tmp_path / "run.json").write_text("old")
+        done = subprocess.run(
+            ["bash", "-c", f"{limited} {shlex.join(flags)}"], capture_output=True, text=True
+        )
+        assert done.returncode == 1, done.stderr
+        assert f"{name}: " in done.stderr and "File too large" in done.stderr
+        assert {file.name for file in tmp_path.iterdir()} <= {"run.json", ".lock"}
+    assert (tmp_path / "run.json").read_text() == "old"
 
 
 @pytest.mark.parametrize(

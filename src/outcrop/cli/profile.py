@@ -20,7 +20,7 @@ from outcrop.profile.reads import PAGE_BYTES, ReadPlan
 from outcrop.progress import Progress
 from outcrop.sample.sampler import Sampling
 from outcrop.sample.trace import Trace
-from outcrop.store.locks import write_synced
+from outcrop.store.locks import replace_synced
 from outcrop.store.store import GraphStore
 
 _DEFAULT = ProfileOptions()
@@ -114,9 +114,9 @@ def _options(given: dict[str, Any], batches: int | None) -> ProfileOptions:
 
 
 def _write(found: Profile, out: Path) -> None:
-    write_synced(out / "profile.json", json.dumps(found.as_dict(), indent=1).encode())
+    replace_synced(out / "profile.json", json.dumps(found.as_dict(), indent=1).encode())
     for name, picture in pictures(found).items():
-        write_synced(out / name, picture.encode())
+        replace_synced(out / name, picture.encode())
 
 
 # The terminal

@@ -22,7 +22,7 @@ from outcrop.report.headline import headline, tiles
 from outcrop.report.markup import Html, join, tag
 from outcrop.report.summary import Comparison, compare
 from outcrop.report.timeline import timeline_figure
-from outcrop.store.locks import write_synced
+from outcrop.store.locks import replace_synced
 
 Records = Mapping[str, Mapping[str, Any]]
 """Records as RunRecord.as_dict gives them, by the names of their files."""
@@ -34,7 +34,7 @@ def write_report(records: Records, bench: Mapping[str, Any] | None, path: Path) 
     `bench` is the content of bench.json, whose rows name records by file. StoreError where a
     record is none.
     """
-    write_synced(path, render(records, bench).encode())
+    replace_synced(path.resolve(), render(records, bench).encode())
 
 
 def render(records: Records, bench: Mapping[str, Any] | None = None) -> str:

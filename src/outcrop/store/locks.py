@@ -5,9 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
-from outcrop.errors import LockedError
+from outcrop.errors import LockedError, WriteError
 from outcrop.store.format import LOCK
 
 # gc locks what it looks at for microseconds; a busy machine may keep it from letting go.
@@ -86,27 +89,49 @@ def sync_directory(path: Path) -> None:
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """Writes a small file whole, and to the device."""
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    """Writes a small file whole, and to the device; WriteError names it where that fails."""
+    with _named(path, len(data)), open(path, "wb") as file:
+        _write_through(file, data)
 
 
 def replace_synced(path: Path, *parts: bytes | memoryview) -> None:
-    """Writes a file beside its name, and to the device: a crash leaves the old one or the new one.
+    """Writes a file beside its name, and to the device: a crash or a full drive leaves the old one,
+    or the new one.
 
-    A link that lies where it is written is removed, not followed.
+    A link that lies where it is written is removed, not followed. Where the name is that of a pipe
+    or a device, there is nothing to replace, and the bytes go there. WriteError names the file.
     """
-    aside = path.with_name(f".{path.name}.writing")
-    aside.unlink(missing_ok=True)
-    try:
-        with open(aside, "xb") as file:
-            for part in parts:
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.rename(path)
-    finally:
+    with _named(path, sum(memoryview(part).nbytes for part in parts)):
+        if path.exists() and not path.is_file():
+            path.write_bytes(b"".join(parts))
+            return
+        aside = path.with_name(f".{path.name}.writing")
         aside.unlink(missing_ok=True)
-    sync_directory(path.parent)
+        try:
+            with open(aside, "xb") as file:
+                _write_through(file, *parts)
+            aside.rename(path)
+        finally:
+            aside.unlink(missing_ok=True)
+        sync_directory(path.parent)
+
+
+def _write_through(file: BinaryIO, *parts: bytes | memoryview) -> None:
+    for part in parts:
+        file.write(part)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+@contextmanager
+def _named(path: Path, size: int) -> Iterator[None]:
+    """Errors of writing have no name, those of opening that of the file beside."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        reason = error.strerror or "cannot be written"
+        if error.filename is not None:
+            raise OSError(error.errno, reason, str(path)) from error
+        raise WriteError(error.errno, reason, str(path), 0, size) from error
