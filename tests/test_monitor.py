@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from outcrop.monitor import Monitor
+from outcrop.monitor import Monitor, Peak
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -52,3 +52,22 @@ def test_what_a_gauge_does_not_tell_is_zero(tmp_path: Path) -> None:
     assert len(column) == rows(monitor)
     assert set(column[:before]) == {0.0} and set(column[after:]) == {0.0}
     assert 7.0 in column
+
+
+def test_a_peak_is_the_most_that_was_told() -> None:
+    told: list[int] = []
+
+    def rise_and_fall() -> int:
+        told.append([1, 7, 3, 2][min(len(told), 3)])
+        return told[-1]
+
+    with Peak(rise_and_fall, every=0.001) as peak:
+        wait_for(lambda: len(told) > 3)
+    assert peak.value == 7
+
+
+def test_a_peak_sees_what_is_there_when_it_ends() -> None:
+    value = 0
+    with Peak(lambda: value, every=60) as peak:
+        value = 5
+    assert peak.value == 5

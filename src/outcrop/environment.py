@@ -83,8 +83,8 @@ def store_facts(store: GraphStore) -> dict[str, Any]:
     }
 
 
-def process_facts(disk_used_bytes: int = 0) -> dict[str, int | None]:
-    """Peaks so far."""
+def process_facts(disk_used_bytes: int) -> dict[str, int | None]:
+    """Peaks so far; `disk_used_bytes`: of what it wrote, or found written, beside the store."""
     return {
         "peak_rss_bytes": peak_rss_bytes(),
         "cgroup_peak_bytes": group_peak_bytes(),

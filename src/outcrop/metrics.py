@@ -155,6 +155,8 @@ class RunRecord:
     """peak_rss_bytes, cgroup_peak_bytes, cgroup_limit_bytes, read_bytes, disk_used_bytes."""
     loader: dict[str, Any]
     """A LoaderRecord; of a peer, what of it can be known."""
+    layouts: list[dict[str, Any]] = field(default_factory=list)
+    """Derived layouts that it made or found: name, bytes, seconds (to make it), made."""
     history: list[dict[str, Any]] = field(default_factory=list)
     """Of training: epoch, loss, seconds, val, test."""
     series: dict[str, list[float]] = field(default_factory=dict)

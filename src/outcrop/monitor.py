@@ -1,4 +1,4 @@
-"""Monitor: once a second, what the machine and the drive do -> a time series for the record."""
+"""Monitor: what the machine and the drive do -> a time series, and peaks, for the record."""
 
 from __future__ import annotations
 
@@ -13,6 +13,41 @@ Gauge = Callable[[], Mapping[str, float]]
 """Values of this moment, by name; called on the monitor's thread."""
 
 _SECTOR_BYTES = 512  # of /proc/diskstats, whatever the drive's own
+
+
+class Peak:
+    """The most that a value was while this is open: asked for now and then, and at the end."""
+
+    def __init__(self, value: Callable[[], int], every: float = 0.1) -> None:
+        """`value` is called on a thread of its own."""
+        self._ask = value
+        self._every = every
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="outcrop-peak", daemon=True)
+        self.value = 0
+
+    def now(self) -> int:
+        """The most so far, this moment included."""
+        self.value = max(self.value, self._ask())
+        return self.value
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every):
+            self.now()
+
+    def __enter__(self) -> Peak:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.now()
 
 
 class Monitor:

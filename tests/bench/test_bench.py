@@ -21,7 +21,7 @@ from outcrop.bench.worker import Job, run_job
 from outcrop.cli import app
 from outcrop.errors import OptionError, OutcropError
 from outcrop.metrics import read_record
-from outcrop.monitor import Monitor
+from outcrop.monitor import Monitor, Peak
 from outcrop.sample.seeds import Task
 from outcrop.store.store import GraphStore
 from outcrop.strategies.base import RunTimes
@@ -69,6 +69,32 @@ def test_a_record_says_what_was_measured(path: Path) -> None:
     assert values["loader"]["events"] and values["digest"]
     assert values["store"]["feature_bytes"] == 2000 * 32
     assert values["process"]["peak_rss_bytes"] > 0
+
+
+def test_preparation_and_disk_are_the_same_whoever_prepared(path: Path) -> None:
+    first = run_job(job(path, "diskgnn", check_batches=0)).as_dict()
+    again = run_job(job(path, "diskgnn", check_batches=0)).as_dict()
+    plan = first["loader"]["plan"]
+    files = plan["trace_bytes"] + plan["pack_bytes"]
+    assert first["process"]["disk_used_bytes"] >= files > 400_000
+    assert again["process"]["disk_used_bytes"] >= files
+    assert [layout["made"] for layout in first["layouts"]] == [True, True]
+    assert [layout["made"] for layout in again["layouts"]] == [False, False]
+    assert [layout["seconds"] for layout in again["layouts"]] == [
+        layout["seconds"] for layout in first["layouts"]
+    ]
+    spent = sum(layout["seconds"] for layout in first["layouts"])
+    assert 0 < spent <= first["loader"]["prepare_seconds"]
+    assert plan["batches"] == 2 * 10  # epochs of 500 training nodes
+
+
+def test_scratch_of_a_run_is_disk_that_it_used(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "Peak", partial(Peak, every=0.001))
+    record = run_job(job(path, "ginex", check_batches=0)).as_dict()
+    kept = sum(layout["bytes"] for layout in record["layouts"])
+    batch = 4 * record["loader"]["epochs"][0]["rows"] / 8  # node ids of one, of those in the trace
+    assert record["process"]["disk_used_bytes"] > kept + 6 * batch > kept > 0
+    assert not [p for p in (path / "derived").iterdir() if "scratch" in p.name]
 
 
 def test_the_series_has_the_queues_of_the_pipeline(

@@ -111,6 +111,61 @@ def test_the_headline_says_who_won() -> None:
     assert (contents["belady"], contents["direct"]) == ("differs", "same")
 
 
+def prepared_bench(
+    seconds: float, *, batches: int | None = None, found: bool = False, repeats: bool = False
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Of which belady (66.7 s, direct: 103) prepares for so long, and takes 44 MB of disk."""
+    bench, records = make_bench()
+    bench["configuration"]["epoch_batches"] = 80
+    for name, record in records.items():
+        if name.startswith("belady"):
+            record["process"]["disk_used_bytes"] = 44_000_000
+            record["loader"]["plan"] = {"batches": batches, "cycle": repeats}
+            record["loader"]["prepare_seconds"] = 0.0 if found else seconds
+            record["layouts"] = [{"name": "pack-1", "seconds": seconds, "made": not found}]
+    return bench, records
+
+
+@pytest.mark.parametrize("found", [False, True])
+def test_preparation_disk_and_when_it_has_paid_stand_beside_the_time(found: bool) -> None:
+    bench, records = prepared_bench(100.0, found=found)
+    page = Parsed(render(records, bench))
+    more, less = 100.0 - 1.25, statistics.median(bench["rows"][2]["seconds"])
+    less -= statistics.median(bench["rows"][3]["seconds"])
+    batches = math.ceil(BATCHES * more / less)
+    paid = f"{batches} batches ({batches / 80:.2f} epochs)"
+    assert page.text["h1"].startswith(
+        "belady took 66.7 s for 40 batches, after 100 s of preparation and 44.0 MB of disk: 1.5"
+    )
+    assert page.text["h1"].endswith(f"; its preparation has paid against direct after {paid}.")
+    result = {row[""]: row for row in page.rows("Results")}["belady"]
+    assert (result["prepa\u00adration"], result["disk used"]) == (100.0, 44_000_000)
+    assert result["paid after"] == f"{paid} against direct"
+    bars = [a for _, a in page.tags if a.get("class") == "prepare"]
+    assert [bar["data-tip"] for bar in bars] == ["belady: 100 s of preparation"]
+    assert {row[""]: row for row in page.rows("Time")}["belady"]["preparation"] == 100.0
+    assert "of belady, 44.0 MB of disk, paid after" in page.text["dd"]
+
+
+def test_preparation_that_its_batches_do_not_pay_for_is_said_not_to() -> None:
+    text = Parsed(render(*reversed(prepared_bench(100.0, batches=100)))).text["h1"]
+    assert text.endswith("does not pay against direct within the 100 batches that it is for.")
+    text = Parsed(render(*reversed(prepared_bench(100.0, batches=100, repeats=True)))).text["h1"]
+    assert "has paid against direct after 108 batches" in text
+
+
+def test_disk_of_a_record_that_did_not_count_it_is_not_zero() -> None:
+    bench, records = make_bench()
+    for record in records.values():
+        del record["layouts"]
+    records["belady-0.json"]["loader"]["plan"] = {"trace_bytes": 3_000, "pack_bytes": 4_000}
+    records["belady-0.json"]["loader"]["prepare_seconds"] = 29.3
+    results = {row[""]: row for row in Parsed(render(records, bench)).rows("Results")}
+    assert results["direct"]["disk used"] == "–"  # noqa: RUF001
+    assert results["belady"]["disk used"] == 7_000
+    assert results["belady"]["prepa\u00adration"] == 29.3
+
+
 def test_what_lies_within_the_spread_is_not_called_faster() -> None:
     bench, records = make_bench()
     bench["rows"][3]["seconds"] = [90.0, 95.0, 110.0]

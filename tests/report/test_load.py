@@ -15,6 +15,7 @@ from outcrop.cli import app
 from outcrop.errors import StoreError
 from outcrop.report import compare, load, print_report
 from tests.report.samples import make_bench, make_record, write_bench
+from tests.report.test_html import prepared_bench
 
 
 def write(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
@@ -89,11 +90,26 @@ def printed(width: int = 80) -> str:
 def test_the_terminal_shows_all_and_fits_80_columns() -> None:
     text = printed()
     assert max(map(len, text.splitlines())) <= 80
-    lines = {line.split()[0]: line for line in reversed(text.splitlines()) if line.strip()}
+    headline, tables = text.split("\n\n", 1)
+    assert headline.startswith("belady took 66.7 s for 40 batches: 1.55×")  # noqa: RUF001
+    lines = {line.split()[0]: line for line in reversed(tables.splitlines()) if line.strip()}
     assert "66.7 s" in lines["belady"] and "1.71×" in lines["belady"]  # noqa: RUF001
     assert "absent" in lines["graphbolt"] and "failed" in lines["ginex"]
     assert "scaled up from 10 batches" in text and "67.2 %" in text
     assert "Checked over 4 batches: the contents are the same." in text
+
+
+def test_the_terminal_says_what_was_prepared_and_when_it_has_paid() -> None:
+    bench, records = prepared_bench(100.0)
+    console = Console(width=80, force_terminal=False)
+    with console.capture() as capture:
+        print_report(compare(records, bench), console)
+    text = capture.get()
+    assert max(map(len, text.splitlines())) <= 80
+    assert "after 100 s of preparation" in " ".join(text.split())
+    belady = next(line for line in text.splitlines() if line.split()[1:3] == ["100", "s"])
+    assert belady.split()[3:5] == ["44.0", "MB"]
+    assert "108 batches (1.35 epochs) against direct" in belady
 
 
 def test_names_are_neither_markup_nor_control_characters() -> None:

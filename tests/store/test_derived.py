@@ -56,6 +56,31 @@ def test_a_layout_is_made_once_and_found_again(store: GraphStore) -> None:
         store.derived.find("../escape", {})
 
 
+def test_what_a_process_used_is_known_with_its_size_and_what_making_it_took(
+    store: GraphStore,
+) -> None:
+    def build(folder: Path) -> None:
+        (folder / "data").write_bytes(bytes(100_000))
+        time.sleep(0.05)
+
+    store.derived.get_or_build("cache", {}, build).close()
+    with GraphStore(store.path) as again:
+        assert again.derived.used() == [] and again.derived.used_bytes() == 0
+        again.derived.get_or_build("cache", {}, build).close()
+        (found,) = again.derived.used()
+    (made,) = store.derived.used()
+    assert made["made"] and not found["made"] and made["name"].startswith("cache-")
+    assert found["seconds"] == made["seconds"] >= 0.05
+    assert found["bytes"] >= 100_000 and store.derived.used_bytes() == found["bytes"]
+
+
+def test_scratch_counts_as_long_as_it_is_there(store: GraphStore) -> None:
+    with store.derived.scratch() as scratch:
+        (scratch.path / "spill").write_bytes(bytes(50_000))
+        assert store.derived.used_bytes() >= 50_000
+    assert store.derived.used_bytes() == 0 and store.derived.used() == []
+
+
 def test_the_key_depends_on_the_content_of_the_store(store: GraphStore, tmp_path: Path) -> None:
     synthesise(tmp_path / "same", SynthOptions(nodes=50, edges=100, dim=3))
     synthesise(tmp_path / "other", SynthOptions(nodes=50, edges=100, dim=3, seed=1))

@@ -150,6 +150,7 @@ def run_bench(path: Path, options: BenchOptions, out: Path, say: Say) -> dict[st
                 f"{store.path} has {len(store.split('train')):,} training nodes: too few for "
                 f"{options.batches + options.warmup} batches of {options.batch_size}"
             )
+        epoch_batches = -(-len(store.split("train")) // options.batch_size)
         plan = plan_memory(store, options)
         facts, machine = store_facts(store), machine_facts(path)
         drive = measure_drive(store.file("features"))
@@ -189,6 +190,7 @@ def run_bench(path: Path, options: BenchOptions, out: Path, say: Say) -> dict[st
             "cache_bytes": plan.cache_bytes,
             "cage_bytes": plan.cage_bytes,
             "cage": runs.enforced,
+            "epoch_batches": epoch_batches,
         },
         "drive": drive.as_dict(),
         "rows": rows,

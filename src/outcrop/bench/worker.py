@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ from outcrop.environment import machine_facts, now, process_facts, store_facts, 
 from outcrop.errors import OptionError
 from outcrop.gpu import GpuMeter
 from outcrop.metrics import EpochRecord, RunRecord, drive_read_bytes
-from outcrop.monitor import Monitor
+from outcrop.monitor import Monitor, Peak
 from outcrop.options import DiskOptions
+from outcrop.store.derived import tree_bytes
 from outcrop.store.store import GraphStore
 
 
@@ -62,11 +64,16 @@ def run_job(job: Job) -> RunRecord:
 def run_strategy(job: Job) -> RunRecord:
     from outcrop.loader import NeighborLoader
 
-    with GraphStore(job.store, DiskOptions(bytes_per_second=job.bytes_per_second)) as store:
+    with ExitStack() as opened:
+        store = opened.enter_context(
+            GraphStore(job.store, DiskOptions(bytes_per_second=job.bytes_per_second))
+        )
+        disk = opened.enter_context(Peak(store.derived.used_bytes))
         loader = NeighborLoader(
             store, job.num_neighbors, "train", batch_size=job.batch_size, shuffle=True,
             seed=job.seed, strategy=job.strategy, memory=job.memory_bytes, epochs=job.epochs,
         )  # fmt: skip
+        opened.callback(loader.close)
         step = _trainer(job, store)
         timed, distinct = [], []
         monitor = _monitor(store)
@@ -77,14 +84,15 @@ def run_strategy(job: Job) -> RunRecord:
                 seconds, rows = _time(batches, step, job.warmup, store.num_nodes)
                 timed.append(seconds)
                 distinct.append(rows)
-        process = process_facts()  # before the check, which is not measured
+        # Before the check, which is not measured.
+        process, layouts = process_facts(disk.now()), store.derived.used()
         values = loader.record.as_dict()
         for entry, seconds, rows in zip(values["epochs"], timed, distinct, strict=True):
             entry["timed_seconds"], entry["distinct_rows"] = seconds, rows
         digest = None
         if job.check_batches:
             digest = digest_batches(_in_order(loader, job.check_batches))
-        return _record(job, store, process, values, monitor.series, digest)
+        return _record(job, store, process, values, monitor.series, digest, layouts)
 
 
 def run_peer(job: Job) -> RunRecord:
@@ -121,7 +129,8 @@ def run_peer(job: Job) -> RunRecord:
                 entry.drive_bytes = drive_read_bytes() - before
                 facts = {"timed_seconds": seconds, "distinct_rows": rows}
                 loader["epochs"].append({**asdict(entry), **_NOT_KNOWN_OF_PEERS, **facts})
-        return _record(job, store, process_facts(), loader, monitor.series, None)
+        process = process_facts(tree_bytes(Path(at)))
+        return _record(job, store, process, loader, monitor.series, None, [])
 
 
 def _record(
@@ -131,6 +140,7 @@ def _record(
     loader: dict[str, Any],
     series: dict[str, list[float]],
     digest: str | None,
+    layouts: list[dict[str, Any]],
 ) -> RunRecord:
     return RunRecord(
         kind="bench",
@@ -143,6 +153,7 @@ def _record(
         versions=versions(),
         process=process,
         loader=loader,
+        layouts=layouts,
         series=series,
         digest=digest,
     )

@@ -21,6 +21,7 @@ from outcrop.environment import (
 )
 from outcrop.errors import OptionError
 from outcrop.metrics import RunRecord
+from outcrop.monitor import Peak
 from outcrop.report import write_report
 from outcrop.store.store import GraphStore
 from outcrop.strategies import STRATEGIES
@@ -129,7 +130,11 @@ def train(
             raise OptionError(f"{path} cannot be written: there is no folder {path.parent}")
     if log not in (None, "tensorboard"):
         raise OptionError(f"log must be tensorboard (got {log!r})")
-    with GraphStore(store) as opened, Terminal(log) as reporter:
+    with (
+        GraphStore(store) as opened,
+        Peak(opened.derived.used_bytes) as written,
+        Terminal(log) as reporter,
+    ):
         from outcrop.train.loop import fit
 
         try:
@@ -137,7 +142,7 @@ def train(
         except KeyboardInterrupt:
             raise typer.Exit(_interrupted(options)) from None
         if record is not None or report is not None:
-            found = _record(opened, options, result)
+            found = _record(opened, options, result, written.now())
             if record is not None:
                 found.write(record)
             if report is not None:
@@ -160,7 +165,9 @@ def _merge(config: Path | None, given: dict[str, Any]) -> TrainOptions:
     return TrainOptions.from_dict(values, str(config) if config else "options")
 
 
-def _record(store: GraphStore, options: TrainOptions, result: FitResult) -> RunRecord:
+def _record(
+    store: GraphStore, options: TrainOptions, result: FitResult, disk_used_bytes: int
+) -> RunRecord:
     return RunRecord(
         kind="train",
         name=options.strategy,
@@ -170,8 +177,9 @@ def _record(store: GraphStore, options: TrainOptions, result: FitResult) -> RunR
         configuration=options.as_dict(),
         machine=machine_facts(store.path),
         versions=versions(),
-        process=process_facts(),
+        process=process_facts(disk_used_bytes),
         loader=result.record.as_dict(),
+        layouts=store.derived.used(),
         history=[vars(epoch) for epoch in result.history],
         series=result.series,
     )

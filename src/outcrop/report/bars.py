@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 
 from outcrop.report import formats, markup, terminal
@@ -31,7 +32,7 @@ def part(class_: str, left: float | None, width: float, tip: str, label: str = "
 
 def times_figure(comparison: Comparison) -> Html:
     shown = [line for line in comparison.lines if line.median]
-    scale = 100 / max((max(line.seconds) for line in shown), default=1.0)
+    scale = 100 / max((_length(line) for line in shown), default=1.0)
     best = comparison.contest[0] if comparison.contest else None
     drawing = join(_time_bar(line, scale, line is best) for line in shown)
     absent = [line for line in comparison.lines if line.status != "measured"]
@@ -41,12 +42,18 @@ def times_figure(comparison: Comparison) -> Html:
         [line.name, line.kind, line.status, line.bound or line.note, markup.seconds(line.median),
          terminal.spread(line), markup.times(ratio(line.median, base.median if base else None)),
          markup.seconds(line.bound_seconds), markup.times(line.multiple),
-         markup.number(len(line.seconds))]
+         markup.seconds(line.prepare_seconds), markup.number(len(line.seconds))]
         for line in comparison.lines
     ]  # fmt: skip
     head = ["", "kind", "status", "what bounds it, or why not", "median", "spread",
-            f"to {base.name}" if base else "relative", "bound", "to bound", "timed"]  # fmt: skip
+            f"to {base.name}" if base else "relative", "bound", "to bound", "preparation",
+            "timed"]  # fmt: skip
     text = "Bars are medians; the thin line is from the fastest to the slowest."
+    if any(_preparation(line) for line in shown):
+        text += (
+            " Hatched, after the bar: preparation, before the first batch, as if nothing had been "
+            "found prepared."
+        )
     if any(line.bound_seconds for line in shown):
         text += (
             " The mark below a bar is its physical bound: what its bytes must take on this drive."
@@ -60,9 +67,22 @@ def times_figure(comparison: Comparison) -> Html:
     )
 
 
+def _preparation(line: Line) -> float:
+    """Seconds that are drawn."""
+    seconds = line.prepare_seconds if line.prepares else None
+    return seconds if seconds is not None and math.isfinite(seconds) and seconds > 0 else 0.0
+
+
+def _length(line: Line) -> float:
+    return max(*line.seconds, (line.median or 0.0) + _preparation(line))
+
+
 def _time_bar(line: Line, scale: float, best: bool) -> Html:
     median = line.median or 0.0
     pieces = [part("fill", 0, median * scale, f"{line.name}: {formats.seconds(median)}")]
+    if prepare := _preparation(line):
+        tip = f"{line.name}: {formats.seconds(prepare)} of preparation"
+        pieces.append(part("prepare", median * scale, prepare * scale, tip))
     if line.spread:
         low, high = line.spread
         pieces.append(part("range", low * scale, (high - low) * scale, terminal.spread(line)))
@@ -74,6 +94,8 @@ def _time_bar(line: Line, scale: float, best: bool) -> Html:
         value.append(tag("small", f"{formats.times(line.multiple)} its bound"))
     elif line.scaled:
         value.append(tag("small", f"scaled from {line.measured_batches} batches"))
+    if _preparation(line):
+        value.append(tag("small", f"+ {formats.seconds(line.prepare_seconds)} to prepare"))
     kind = [] if line.kind == "strategy" else [" ", tag("small", line.kind)]
     class_ = "best" if best else line.kind
     return bar(join([line.name, *kind]), join(pieces), join(value), class_)

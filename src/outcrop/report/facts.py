@@ -9,28 +9,33 @@ from typing import Any
 from outcrop.report import formats, markup, terminal
 from outcrop.report.markup import Html, join, table, tag
 from outcrop.report.model import COUNTS, Origin
-from outcrop.report.summary import Comparison, Line, ratio
+from outcrop.report.summary import Comparison, Line, disk_bytes, ratio
 
 
 def results_section(comparison: Comparison) -> Html:
     base = comparison.baseline
     relative = f"to {base.name}" if base else "relative"
-    head = ["", "median", "spread", relative, "to bound", "rows", "wanted", "read",
-            "ampli\u00adfied", "hits", "peak RSS", "cache", "contents"]  # fmt: skip
-    rows = [_result(line, base) for line in comparison.lines]
+    head = ["", "median", "spread", relative, "to bound", "prepa\u00adration",
+            "disk used", "paid after", "rows", "wanted", "read", "ampli\u00adfied", "hits",
+            "peak RSS", "cache", "contents"]  # fmt: skip
+    rows = [_result(line, comparison) for line in comparison.lines]
     notes = tag("ul", *(tag("li", note) for note in terminal.notes(comparison)), class_="notes")
     return tag("section", tag("h2", "Results"), table("Results", head, rows), notes, id="results")
 
 
-def _result(line: Line, base: Line | None) -> list[object]:
+def _result(line: Line, comparison: Comparison) -> list[object]:
+    base, payoff = comparison.baseline, comparison.payoff(line)
     name = join([line.name, "" if line.kind == "strategy" else tag("small", f" {line.kind}")])
     if line.status != "measured":
-        return [name, tag("em", line.status), *[""] * 11]
+        return [name, tag("em", line.status), *[""] * 14]
     hits = ratio(sum(line.hits.values()), line.mean("rows")) if line.hits else None
     return [
         name, join([markup.seconds(line.median), "*" if line.scaled else ""]),
         terminal.spread(line), markup.times(ratio(line.median, base.median if base else None)),
-        markup.times(line.multiple), markup.number(line.mean("rows")),
+        markup.times(line.multiple), markup.seconds(line.prepare_seconds),
+        markup.size(line.disk_bytes),
+        "" if payoff is None else f"{payoff.text} against {payoff.against}",
+        markup.number(line.mean("rows")),
         markup.size(line.wanted_bytes), markup.size(line.read_bytes),
         markup.times(line.amplification), markup.data(hits, formats.share(hits)),
         markup.size(line.peak_bytes), markup.size(line.cache_bytes),
@@ -67,7 +72,8 @@ def memory_section(comparison: Comparison) -> Html | None:
         [run.file, run.name,
          ", ".join(f"{name} {formats.size(value)}" for name, value in run.charges.items()),
          markup.size(run.memory_bytes), markup.seconds(run.prepare_seconds),
-         *(markup.size(run.process.get(name)) for name in _PROCESS)]
+         *(markup.size(run.process.get(name)) for name in _PROCESS),
+         markup.size(disk_bytes(run))]
         for run in comparison.runs
     ]  # fmt: skip
     head = ["record", "strategy", "resident", "for data", "to prepare",
@@ -78,8 +84,7 @@ def memory_section(comparison: Comparison) -> Html | None:
     return tag("section", tag("h2", "Memory and preparation"), made, id="memory")
 
 
-_PROCESS = ("peak_rss_bytes", "cgroup_peak_bytes", "cgroup_limit_bytes", "read_bytes",
-            "disk_used_bytes")  # fmt: skip
+_PROCESS = ("peak_rss_bytes", "cgroup_peak_bytes", "cgroup_limit_bytes", "read_bytes")
 
 
 def origin_section(comparison: Comparison) -> Html:

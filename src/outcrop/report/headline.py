@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outcrop.report import formats
-from outcrop.report.summary import Comparison, Line, ratio
+from outcrop.report.summary import Comparison, Line, is_clearly_faster, ratio
 
 
 def headline(comparison: Comparison) -> str:
@@ -13,9 +13,30 @@ def headline(comparison: Comparison) -> str:
         return "Nothing was measured."
     best = ranked[0]
     took = f"{best.name} took {formats.seconds(best.median)} {_unit(comparison)}"
+    took += _after_preparation(best)
     if len(ranked) == 1:
         return took + "."
-    return f"{took}: {', '.join(_against(best, other) for other in ranked[1:4])}."
+    against = ", ".join(_against(best, other) for other in ranked[1:4])
+    return f"{took}: {against}{_paid(comparison, best)}."
+
+
+def _after_preparation(line: Line) -> str:
+    if not line.prepares:
+        return ""
+    disk = f" and {formats.size(line.disk_bytes)} of disk" if line.disk_bytes else ""
+    return f", after {formats.seconds(line.prepare_seconds)} of preparation{disk}"
+
+
+def _paid(comparison: Comparison, line: Line) -> str:
+    payoff = comparison.payoff(line)
+    if payoff is None:
+        return ""
+    if payoff.used_up is not None:
+        return (
+            f"; its preparation does not pay against {payoff.against} within the "
+            f"{formats.number(payoff.used_up)} batches that it is for"
+        )
+    return f"; its preparation has paid against {payoff.against} after {payoff.text}"
 
 
 def _unit(comparison: Comparison) -> str:
@@ -24,9 +45,9 @@ def _unit(comparison: Comparison) -> str:
 
 
 def _against(best: Line, other: Line) -> str:
-    if best.spread and other.spread and best.spread[1] >= other.spread[0]:
-        return f"not clearly faster than {other.name}"
     factor = ratio(other.median, best.median) or 1.0
+    if factor > 1 and not is_clearly_faster(best, other):
+        return f"not clearly faster than {other.name}"
     if factor < 1.005:
         return f"as fast as {other.name}"
     return f"{formats.times(factor)} as fast as {other.name}"
@@ -34,7 +55,8 @@ def _against(best: Line, other: Line) -> str:
 
 def tiles(comparison: Comparison) -> list[tuple[str, str, str]]:
     """(what, number, explanation)."""
-    found = [_memory_tile(comparison), _reference_tile(comparison), _check_tile(comparison)]
+    found = [_memory_tile(comparison), _preparation_tile(comparison), _reference_tile(comparison),
+             _check_tile(comparison)]  # fmt: skip
     store = comparison.origin.store
     features = store.get("feature_bytes")
     if isinstance(features, int) and features:
@@ -70,6 +92,19 @@ def _memory_tile(comparison: Comparison) -> tuple[str, str, str] | None:
     data = comparison.bench.setting("memory_bytes")
     inner = f"; {formats.size(data)} for data" if isinstance(data, int) and data != limit else ""
     return "Memory limit", formats.size(limit), how + inner
+
+
+def _preparation_tile(comparison: Comparison) -> tuple[str, str, str] | None:
+    best = comparison.contest[0] if comparison.contest else None
+    if best is None or not best.prepares:
+        return None
+    told = [f"of {best.name}"]
+    if best.disk_bytes:
+        told.append(f"{formats.size(best.disk_bytes)} of disk")
+    payoff = comparison.payoff(best)
+    if payoff is not None:
+        told.append(f"paid {'after ' if payoff.used_up is None else ''}{payoff.text}")
+    return "Preparation", formats.seconds(best.prepare_seconds), ", ".join(told)
 
 
 def _reference_tile(comparison: Comparison) -> tuple[str, str, str] | None:

@@ -47,6 +47,18 @@ class Score:
 
 
 @dataclass(frozen=True)
+class Plan:
+    """What a strategy says that it prepared, as far as a report counts with it."""
+
+    batches: int | None
+    """That were prepared; None: not known, or it is not batches that it prepares."""
+    repeats: bool
+    """Whether more batches than those come from the same preparation."""
+    disk_bytes: int | None
+    """Of traces and packs."""
+
+
+@dataclass(frozen=True)
 class Origin:
     """Where numbers come from: the part that records and benchmarks share."""
 
@@ -56,6 +68,16 @@ class Origin:
     configuration: dict[str, Any]
     machine: dict[str, Any]
     versions: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class LayoutUse:
+    """A derived layout that a run made or found."""
+
+    name: str
+    seconds: float | None
+    """That making it took; None: not known."""
+    made: bool
 
 
 @dataclass(frozen=True)
@@ -70,6 +92,10 @@ class Run:
     memory_bytes: int | None
     charges: dict[str, int | None]
     prepare_seconds: float | None
+    """In this run; what it found prepared is not in it."""
+    layouts: list[LayoutUse] | None
+    """None: of a record that does not say."""
+    plan: Plan
     epochs: list[Epoch]
     events: list[tuple[str, int, float, float]]
     history: list[Score]
@@ -134,6 +160,10 @@ def parse_run(values: Mapping[str, Any], file: str) -> Run:
         memory_bytes=loader.count("memory_bytes"),
         charges=loader.counts("charges"),
         prepare_seconds=loader.number("prepare_seconds"),
+        layouts=None
+        if values.get("layouts") is None
+        else [_layout(part) for part in fields.parts("layouts")],
+        plan=_plan(loader.part("plan")),
         epochs=[_epoch(part) for part in loader.parts("epochs")],
         events=loader.events("events"),
         history=[_score(part) for part in fields.parts("history")],
@@ -191,6 +221,23 @@ def _epoch(fields: Fields) -> Epoch:
             for name, part in fields.members("stages")
         },
     )
+
+
+def _layout(fields: Fields) -> LayoutUse:
+    return LayoutUse(
+        fields.text("name") or "", fields.number("seconds"), fields.flag("made") is True
+    )
+
+
+def _plan(fields: Fields) -> Plan:
+    written = [fields.count(name) for name in ("trace_bytes", "pack_bytes")]
+    known = [value for value in written if value is not None]
+    repeats = (
+        fields.flag("cycle") is True
+        or fields.text("samples") is not None
+        or fields.text("refresh") == "background"
+    )
+    return Plan(fields.count("batches"), repeats, sum(known) if known else None)
 
 
 def _score(fields: Fields) -> Score:

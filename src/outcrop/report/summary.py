@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from outcrop.errors import StoreError
+from outcrop.report import formats
 from outcrop.report.model import Bench, Epoch, Origin, Row, Run, parse_bench, parse_run
 
 STAGES = ("sample", "inspect", "switch", "gather", "cache update", "transfer", "compute")
+_WORTH_A_WORD = 0.05
+"""Of the time of the batches: below it, preparation is opening files."""
 
 
 @dataclass(frozen=True)
@@ -81,12 +85,40 @@ class Line:
         return {tier: _mean([e.hits.get(tier, 0) for e in self.epochs]) or 0 for tier in tiers}
 
     @property
+    def prepare_seconds(self) -> float | None:
+        """Before the first batch, as if nothing had been found prepared; None: not known."""
+        if any(run.layouts is None for run in self.runs):
+            # Old records: the first run prepared, if any did, and the others found it.
+            return max((run.prepare_seconds or 0.0 for run in self.runs), default=None)
+        found = [_prepared_anew(run) for run in self.runs]
+        known = [value for value in found if value is not None and math.isfinite(value)]
+        return statistics.median(known) if known else None
+
+    @property
+    def prepares(self) -> bool:
+        """Whether its preparation is worth a word: some of the time, or some of the disk."""
+        seconds, median = self.prepare_seconds or 0.0, self.median or 0.0
+        return seconds > _WORTH_A_WORD * median or bool(self.disk_bytes)
+
+    @property
+    def prepared_batches(self) -> int | None:
+        """That its preparation is for; None: for any number of them, or not known."""
+        counts = [run.plan.batches for run in self.runs if not run.plan.repeats]
+        return min((count for count in counts if count is not None), default=None)
+
+    @property
+    def disk_bytes(self) -> int | None:
+        """Beside the store, at most at a time: layouts that it made or found, and scratch."""
+        known = [disk_bytes(run) for run in self.runs]
+        return max((value for value in known if value is not None), default=None)
+
+    @property
     def peak_bytes(self) -> int | None:
         """Of the process, over its runs."""
         return max(filter(None, (run.process.get("peak_rss_bytes") for run in self.runs)),
                    default=None)  # fmt: skip
 
-    def as_dict(self, baseline: Line | None) -> dict[str, Any]:
+    def as_dict(self, baseline: Line | None, payoff: Payoff | None) -> dict[str, Any]:
         return {
             "name": self.name, "kind": self.kind, "status": self.status, "note": self.note,
             "seconds": self.seconds, "median_seconds": self.median, "scaled": self.scaled,
@@ -95,8 +127,35 @@ class Line:
             "rows": self.mean("rows"), "bytes_wanted": self.wanted_bytes,
             "bytes_read": self.read_bytes, "read_amplification": self.amplification,
             "hits": self.hits, "peak_rss_bytes": self.peak_bytes, "digest": self.digest,
-            "check": self.check,
+            "check": self.check, "prepare_seconds": self.prepare_seconds,
+            "disk_used_bytes": self.disk_bytes,
+            "payoff": payoff.as_dict() if payoff else None,
         }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Payoff:
+    """When the preparation of a strategy has paid, against another one."""
+
+    against: str
+    batches: int | None
+    """None of training, whose lines are epochs."""
+    epochs: float | None
+    used_up: int | None = None
+    """Where it does not pay: how many batches it is for. Then they are used up."""
+
+    @property
+    def text(self) -> str:
+        """44 batches (0.22 epochs); or that it does not pay."""
+        if self.used_up is not None:
+            return f"not within its {formats.number(self.used_up)} batches"
+        epochs = "" if self.epochs is None else f"{formats.number(self.epochs)} epochs"
+        if self.batches is None:
+            return epochs
+        return f"{formats.number(self.batches)} batches" + (f" ({epochs})" if epochs else "")
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -130,8 +189,30 @@ class Comparison:
         ranked = sorted(self.measured, key=lambda line: line.median or 0.0)
         return [line for line in ranked if "memory" not in line.name] or ranked
 
+    def payoff(self, line: Line) -> Payoff | None:
+        """Against the fastest that is clearly slower and prepares less; None: there is none."""
+        if not line.prepares or line.median is None:
+            return None
+        for other in self.contest:
+            more = (line.prepare_seconds or 0.0) - (other.prepare_seconds or 0.0)
+            if more > 0 and is_clearly_faster(line, other):
+                return self._payoff(line, other, more / ((other.median or 0.0) - line.median))
+        return None
+
+    def _payoff(self, line: Line, other: Line, passes: float) -> Payoff:
+        """`passes`: over what the lines' seconds are about."""
+        measured = self.bench.setting("batches") if self.bench else None
+        if not isinstance(measured, int) or not math.isfinite(passes):
+            return Payoff(other.name, None, passes)
+        batches = math.ceil(passes * measured)
+        of_epoch = self.bench.setting("epoch_batches") if self.bench else None
+        epochs = batches / of_epoch if isinstance(of_epoch, int) and of_epoch > 0 else None
+        prepared = line.prepared_batches
+        short = prepared is not None and batches > prepared
+        return Payoff(other.name, batches, epochs, prepared if short else None)
+
     def as_dict(self) -> dict[str, Any]:
-        return {"lines": [line.as_dict(self.baseline) for line in self.lines]}
+        return {"lines": [line.as_dict(self.baseline, self.payoff(line)) for line in self.lines]}
 
 
 def compare(
@@ -158,6 +239,29 @@ def wanted_read(epoch: Epoch) -> tuple[int | None, int | None]:
     if epoch.counts["bytes_wanted"]:
         return epoch.counts["bytes_wanted"], epoch.counts["bytes_read"]
     return epoch.counts["row_bytes"], epoch.counts["drive_bytes"]
+
+
+def is_clearly_faster(line: Line, other: Line) -> bool:
+    """Not where the slowest of one is as slow as the fastest of the other."""
+    if line.median is None or other.median is None:
+        return False
+    if line.spread and other.spread and line.spread[1] >= other.spread[0]:
+        return False
+    return line.median < other.median
+
+
+def _prepared_anew(run: Run) -> float | None:
+    found = [layout.seconds for layout in run.layouts or [] if not layout.made]
+    if run.prepare_seconds is None or None in found:
+        return None
+    return run.prepare_seconds + sum(seconds or 0.0 for seconds in found)
+
+
+def disk_bytes(run: Run) -> int | None:
+    """Beside the store, at most at a time; None: not known."""
+    if run.layouts is None:  # an old record, whose disk_used_bytes were never counted
+        return run.plan.disk_bytes
+    return run.process.get("disk_used_bytes")
 
 
 def ratio(value: float | None, to: float | None) -> float | None:

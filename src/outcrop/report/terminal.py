@@ -1,4 +1,4 @@
-"""Terminal: the report as two tables that fit into 80 columns: time, and data."""
+"""Terminal: the report as tables that fit into 80 columns: time, preparation and data."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from outcrop.report import formats
+from outcrop.report import formats, headline
 from outcrop.report.summary import Comparison, Line, ratio
 
 
 def print_report(comparison: Comparison, console: Console) -> None:
-    """Who was how fast, and what each read."""
+    """Who won, who was how fast after what preparation, and what each read."""
+    console.print(Text(headline.headline(comparison)))
+    console.print()
     console.print(_time_table(comparison))
     console.print()
+    if any(line.prepares for line in comparison.lines):
+        console.print(_preparation_table(comparison))
+        console.print()
     console.print(_data_table(comparison))
     for note in notes(comparison):
         console.print(Text(note), soft_wrap=True)
@@ -35,6 +40,20 @@ def _time_table(comparison: Comparison) -> Table:
             formats.times(line.multiple),
             Text(line.bound),
         )
+    return table
+
+
+def _preparation_table(comparison: Comparison) -> Table:
+    table = _table("", "preparation", "disk used", "has paid after")
+    for line in comparison.lines:
+        if line.runs:
+            payoff = comparison.payoff(line)
+            table.add_row(
+                Text(line.name),
+                formats.seconds(line.prepare_seconds),
+                formats.size(line.disk_bytes),
+                Text("" if payoff is None else f"{payoff.text} against {payoff.against}"),
+            )
     return table
 
 

@@ -11,7 +11,9 @@ import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -35,7 +37,7 @@ class Layout:
         self.path = path
         self._lease = DirectoryLock(path, shared=True, follow=True)
         self.record = unseal((path / _RECORD).read_bytes(), str(path / _RECORD))
-        """kind, key and the inputs that the key hashes."""
+        """kind, key, the inputs that the key hashes, and the seconds that making it took."""
 
     def close(self) -> None:
         self._lease.release()
@@ -64,6 +66,8 @@ class DerivedLayouts:
     def __init__(self, store: Path, content: str) -> None:
         self._root = store / DERIVED
         self._content = content
+        self._used: dict[Path, tuple[float | None, bool]] = {}  # seconds to make, made here
+        self._written: set[Path] = set()  # work directories, which come and go
 
     def path(self, kind: str, inputs: Mapping[str, Any]) -> Path:
         """Where the layout of this kind and these inputs is, or would be."""
@@ -74,9 +78,25 @@ class DerivedLayouts:
     def find(self, kind: str, inputs: Mapping[str, Any]) -> Layout | None:
         """The layout, or None where it was never made."""
         try:
-            return Layout(self.path(kind, inputs))
+            return self._opened(Layout(self.path(kind, inputs)), made=False)
         except FileNotFoundError:
             return None
+
+    def _opened(self, layout: Layout, *, made: bool) -> Layout:
+        self._used.setdefault(layout.path, (layout.record.get("seconds"), made))
+        return layout
+
+    def used(self) -> list[dict[str, Any]]:
+        """Layouts that this object opened: name, bytes now, seconds that making it took (of the
+        process that finished it; None: not known), and whether it was made here."""
+        return [
+            {"name": path.name, "bytes": tree_bytes(path), "seconds": seconds, "made": made}
+            for path, (seconds, made) in list(self._used.items())
+        ]
+
+    def used_bytes(self) -> int:
+        """What all that this object opened or writes takes now. On any thread."""
+        return sum(map(tree_bytes, [*self._used, *self._written]))
 
     def begun(self, kind: str, inputs: Mapping[str, Any]) -> bool:
         """Whether somebody is making the layout, or was interrupted."""
@@ -114,12 +134,15 @@ class DerivedLayouts:
         path = self.path(kind, inputs)
         try:
             with WorkDirectory(path, resumable=resumable) as work:
+                self._written.add(work.path)
+                start = time.perf_counter()
                 build(work.path)
                 record = {
                     "kind": kind,
                     "key": path.name.removeprefix(f"{kind}-"),
                     "store": self._content,
                     "inputs": dict(inputs),
+                    "seconds": round(time.perf_counter() - start, 3),
                 }
                 write_synced(work.path / _RECORD, seal(record))
                 work.commit()
@@ -128,18 +151,20 @@ class DerivedLayouts:
             if found is None or isinstance(error, CorruptError):
                 raise
             return found
-        return Layout(path)
+        return self._opened(Layout(path), made=True)
 
     def disk_bytes(self) -> int:
         """What all of them take, whoever made them."""
-        return _tree_bytes(self._root)
+        return tree_bytes(self._root)
 
     def scratch(self) -> WorkDirectory:
         """A folder for what lives as long as a run; what killed runs left is removed first."""
         for path in leftovers(self._root):
             if path.name.startswith(f".{_SCRATCH}"):
                 remove(Garbage(path, "left by a killed run", 0))
-        return WorkDirectory(self._root / f"{_SCRATCH}{secrets.token_hex(8)}")
+        work = WorkDirectory(self._root / f"{_SCRATCH}{secrets.token_hex(8)}")
+        self._written.add(work.path)
+        return work
 
 
 @dataclass(frozen=True)
@@ -165,16 +190,16 @@ def find_garbage(store: Path, *, everything: bool = False) -> Iterator[Garbage]:
     if not root.is_dir():
         return
     for path in leftovers(root):
-        yield Garbage(path, "left by an interrupted preparation", _tree_bytes(path))
+        yield Garbage(path, "left by an interrupted preparation", tree_bytes(path))
     for path in sorted(root.iterdir()):
         if path.is_symlink():
             continue  # whoever made it, we did not
         if _REMOVED.search(path.name):
-            yield Garbage(path, "removal was interrupted", _tree_bytes(path))
+            yield Garbage(path, "removal was interrupted", tree_bytes(path))
         elif (path / LOCK).exists() and not path.name.startswith("."):
             why = _why_useless(path, content) or ("can be made again" if everything else None)
             if why and not _in_use(path):
-                yield Garbage(path, why, _tree_bytes(path))
+                yield Garbage(path, why, tree_bytes(path))
 
 
 def _left_by_imports(store: Path) -> Iterator[Garbage]:
@@ -182,7 +207,7 @@ def _left_by_imports(store: Path) -> Iterator[Garbage]:
     for path in sorted(interrupted):
         ours = _REMOVED.sub("", path.name) == f".{store.name}.building"
         if ours and not path.is_symlink():
-            yield Garbage(path, "left by an interrupted import", _tree_bytes(path))
+            yield Garbage(path, "left by an interrupted import", tree_bytes(path))
 
 
 def _why_useless(path: Path, content: str) -> str | None:
@@ -222,9 +247,11 @@ def remove(garbage: Garbage) -> bool:
     return True
 
 
-def _tree_bytes(path: Path) -> int:
-    return sum(
-        os.lstat(os.path.join(folder, name)).st_blocks * 512
-        for folder, _, names in os.walk(path)
-        for name in names
-    )
+def tree_bytes(path: Path) -> int:
+    """What the files below a path take on disk; those that vanish meanwhile take nothing."""
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
+    return total

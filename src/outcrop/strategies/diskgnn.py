@@ -334,6 +334,7 @@ class DiskGNN(Strategy):
         cached, packed, shared = (0, 0, 0) if pack is None else (int(c.sum()) for c in pack.counts)
         return {
             "distinct_epochs": spec.epochs,
+            "batches": len(self._trace),
             "cycle": self._options.cycle,
             "samples": self._options.samples,
             "refresh": self._options.refresh,
