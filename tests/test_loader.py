@@ -158,29 +158,7 @@ def test_a_call_gives_the_batch_around_input_positions(store: GraphStore) -> Non
         loader([100])
 
 
-@pytest.mark.parametrize(
-    ("argument", "value"),
-    [
-        ("num_workers", 2),
-        ("persistent_workers", True),
-        ("pin_memory", True),
-        ("filter_per_worker", True),
-        ("sampler", object()),
-        ("batch_sampler", object()),
-        ("disjoint", True),
-        ("weight_attr", "weight"),
-        ("subgraph_type", "induced"),
-    ],
-)
-def test_arguments_that_would_mean_nothing_are_refused(
-    store: GraphStore, argument: str, value: object
-) -> None:
-    with pytest.raises(OptionError, match=argument):
-        make(store, **{argument: value})
-
-
-def test_defaults_of_arguments_that_mean_nothing_are_accepted(store: GraphStore) -> None:
-    make(store, num_workers=0, pin_memory=False, subgraph_type="directional", disjoint=False)
+def test_an_argument_that_no_loader_has_is_named(store: GraphStore) -> None:
     with pytest.raises(TypeError, match="fanout"):
         make(store, fanout=3)
 

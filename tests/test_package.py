@@ -66,6 +66,15 @@ def test_import_does_not_load_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
+def test_parts_that_need_torch_come_when_they_are_asked_for() -> None:
+    code = """
+import sys, outcrop
+assert not hasattr(outcrop, "LinkNeighborLoader") and "torch" not in sys.modules
+outcrop.pyg.adapters, outcrop.train.fit, outcrop.lightning.StoreDataModule
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
 def test_the_readmes_example_runs(tmp_path: Path) -> None:
     make_random_store(tmp_path / "papers.outcrop").close()
     code = (ROOT / "README.md").read_text().split("```python\n")[1].split("```")[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from outcrop import errors
@@ -37,10 +38,26 @@ def open(path: str | os.PathLike[str], disk: DiskOptions | None = None) -> Graph
     return GraphStore(path, disk)
 
 
-def __getattr__(name: str) -> Any:
-    """Loaders bring torch along, which takes seconds: only when they are asked for."""
-    if name in ("NeighborLoader", "ShaDowLoader"):
-        from outcrop import loader
+# Parts that bring torch along, which takes seconds: imported when they are asked for.
+_LATER = ("lightning", "pyg", "train")
+_LOADERS = ("NeighborLoader", "ShaDowLoader")
+# Loaders of PyG that are not here, by what to use in their place.
+_OTHER_LOADERS = {
+    "outcrop.ShaDowLoader": ("ShaDowKHopSampler",),
+    "outcrop.NeighborLoader": ("NodeLoader", "NeighborSampler", "DataLoader", "CachedLoader",
+                               "PrefetchLoader"),
+}  # fmt: skip
+_ABOUT_OTHERS = "not there yet: there are outcrop.NeighborLoader and outcrop.ShaDowLoader"
 
-        return getattr(loader, name)
+
+def __getattr__(name: str) -> Any:
+    if name in _LOADERS:
+        return getattr(import_module("outcrop.loader"), name)
+    if name in _LATER:
+        return import_module(f"outcrop.{name}")
+    for instead, names in _OTHER_LOADERS.items():
+        if name in names:
+            raise AttributeError(f"outcrop.{name} is not there; use {instead}")
+    if name.endswith(("Loader", "Sampler")):
+        raise AttributeError(f"outcrop.{name} is {_ABOUT_OTHERS}")
     raise AttributeError(f"module 'outcrop' has no attribute {name!r}")

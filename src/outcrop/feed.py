@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from outcrop.auto import AUTO, choose, with_advice
 from outcrop.batch import BatchMaker, Prepared
@@ -23,8 +24,12 @@ from outcrop.progress import SILENT, Progress
 from outcrop.sample.sampler import Sampling
 from outcrop.sample.seeds import Ids, SeedOrder, Stream, Task
 from outcrop.settle import Settled, Wanted, settle
+from outcrop.store.format import SPLITS
 from outcrop.store.store import GraphStore
 from outcrop.strategies.base import Job, RunTimes
+
+ALL_NODES = "all"
+"""Names every node, wherever "train", "val" or "test" would name some."""
 
 # More batches ahead than this hide nothing more.
 _MOST_AHEAD = 4
@@ -188,14 +193,15 @@ def _numbered(tasks: Iterable[Task], numbers: dict[int, int]) -> Iterator[Task]:
 
 
 def seed_nodes(store: GraphStore, input_nodes: Any) -> tuple[Ids | range, Stream]:
-    """ "train", "val", "test", ids, a mask or None for all -> node ids, and their stream."""
-    if input_nodes is None:
+    """ "train", "val", "test", ids, a mask, "all" or None -> node ids, and their stream.
+
+    Wherever nodes are named, this decides what the names mean.
+    """
+    if input_nodes is None or (isinstance(input_nodes, str) and input_nodes == ALL_NODES):
         return range(store.num_nodes), Stream.TRAIN
-    if isinstance(input_nodes, str):
+    if isinstance(input_nodes, str) and input_nodes in SPLITS:
         return np.array(store.split(input_nodes)), Stream[input_nodes.upper()]
-    nodes = np.asarray(input_nodes)
-    if nodes.ndim != 1:
-        raise OptionError(f"input_nodes must have one dimension (got {nodes.ndim})")
+    nodes = _as_array(input_nodes)
     if nodes.dtype == bool:
         if len(nodes) != store.num_nodes:
             raise OptionError(
@@ -210,3 +216,28 @@ def seed_nodes(store: GraphStore, input_nodes: Any) -> tuple[Ids | range, Stream
             f"input_nodes must be 0 to {store.num_nodes - 1} (got {nodes.min()} to {nodes.max()})"
         )
     return nodes, Stream.TRAIN
+
+
+def _as_array(input_nodes: Any) -> NDArray[Any]:
+    """Ids or a mask, of Python, numpy or torch."""
+    kinds = f"{', '.join(SPLITS)} or {ALL_NODES}, node ids or a mask"
+    if isinstance(input_nodes, str):
+        raise OptionError(f"input_nodes must be {kinds} (got {input_nodes!r})")
+    if isinstance(input_nodes, tuple) and isinstance(next(iter(input_nodes), 0), str | None):
+        raise OptionError(
+            "a store has one type of nodes: give their mask or ids alone, input_nodes=mask "
+            f"(got a tuple that begins with {input_nodes[0]!r})"
+        )
+    if hasattr(input_nodes, "detach"):  # a tensor, wherever it is
+        input_nodes = input_nodes.detach().cpu()
+    try:
+        nodes = np.asarray(input_nodes)
+    except ValueError:  # lists of several lengths
+        nodes = np.empty(())
+    if nodes.ndim == 0:
+        raise OptionError(f"input_nodes must be {kinds} (got {type(input_nodes).__name__})")
+    if nodes.ndim != 1:
+        raise OptionError(
+            f"input_nodes must have one dimension, such as mask[:, 0] (got {list(nodes.shape)})"
+        )
+    return nodes

@@ -5,12 +5,17 @@ PyG's own LightningNodeData would build a NodeLoader of its own and hold the gra
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+import os
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import lightning
 
+from outcrop.errors import OptionError
 from outcrop.loader import NeighborLoader
+from outcrop.loader_arguments import as_store, sort_out
+from outcrop.sample.sampler import Sampling
 from outcrop.store.store import GraphStore
 
 
@@ -32,15 +37,24 @@ class StoreDataModule(lightning.LightningDataModule):
 
     def __init__(
         self,
-        store: GraphStore | str,
-        num_neighbors: list[int],
+        store: GraphStore | str | os.PathLike[str],
+        num_neighbors: Sequence[int],
         *,
-        predict_nodes: Any = None,
+        predict_nodes: Any = "all",
         **options: Any,
     ) -> None:
-        """`options` as NeighborLoader takes them; predict_nodes: None for all nodes."""
+        """`options` as NeighborLoader takes them; predict_nodes: "all", ids, a mask ..."""
         super().__init__()
-        self._store = store
+        if "input_nodes" in options:
+            raise OptionError(
+                "input_nodes= cannot be used: the store's train, val and test nodes are, and "
+                "predict_nodes="
+            )
+        known = inspect.signature(NeighborLoader).parameters
+        rest = {name: options.pop(name) for name in list(options) if name not in known}
+        sort_out(type(self).__name__, rest, stacklevel=2)
+        Sampling.of(num_neighbors)  # what is wrong with it is said here, not in a hook
+        self._store = as_store(store)
         self._num_neighbors = num_neighbors
         self._predict_nodes = predict_nodes
         self._options = options
@@ -75,3 +89,9 @@ class StoreDataModule(lightning.LightningDataModule):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if state_dict:
             self.loader.load_state_dict(state_dict)
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("Lightning") and name.endswith("Data"):
+        raise AttributeError(f"outcrop.lightning.{name} is not there; use StoreDataModule")
+    raise AttributeError(f"module 'outcrop.lightning' has no attribute {name!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch_geometric.sampler import NodeSamplerInput
 from outcrop.batch import Prepared
 from outcrop.errors import OptionError
 from outcrop.feed import Feed, seed_nodes
+from outcrop.loader_arguments import as_device, as_store, sort_out, whole_number
 from outcrop.metrics import LoaderRecord
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.sampler import Sampling
@@ -28,32 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Transform = Callable[[Data], Any]
-
-# Arguments of torch's DataLoader and of PyG's loaders that would be accepted in silence and mean
-# nothing here: what each should be left at, and why.
-_NOT_USED = {
-    "num_workers": "batches are prepared by threads, whose number the strategy chooses",
-    "persistent_workers": "there are no worker processes",
-    "prefetch_factor": "memory= decides how many batches are prepared ahead",
-    "multiprocessing_context": "there are no worker processes",
-    "worker_init_fn": "there are no worker processes",
-    "filter_per_worker": "there are no worker processes",
-    "pin_memory": "give device= instead, and batches arrive there",
-    "sampler": "Outcrop orders seeds itself; with Lightning use outcrop.lightning",
-    "batch_sampler": "Outcrop orders seeds itself; with Lightning use outcrop.lightning",
-    "generator": "randomness comes from seed=",
-    "collate_fn": "use transform=",
-    "timeout": "there are no worker processes",
-    "subgraph_type": "only directional subgraphs are sampled",
-    "disjoint": "only joint subgraphs are sampled; ShaDowLoader has one per seed",
-    "temporal_strategy": "temporal sampling is not there yet",
-    "time_attr": "temporal sampling is not there yet",
-    "input_time": "temporal sampling is not there yet",
-    "weight_attr": "weighted sampling is not there yet",
-    "transform_sampler_output": "use transform=",
-    "neighbor_sampler": "the store's own sampler is used",
-}
-_HARMLESS: dict[str, Any] = {"subgraph_type": "directional", "temporal_strategy": "uniform"}
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -72,7 +48,16 @@ class LoaderOptions:
     drop_last: bool = False
     stream: Stream | None = None
     transform: Transform | None = None
-    device: str | torch.device = "cpu"
+    device: torch.device = _CPU
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "seed", "epochs"):
+            if name != "epochs" or self.epochs is not None:
+                object.__setattr__(self, name, whole_number(name, getattr(self, name)))
+        if not isinstance(self.strategy, str):
+            raise OptionError(f"strategy must be a name such as 'auto' (got {self.strategy!r})")
+        if self.transform is not None and not callable(self.transform):
+            raise OptionError(f"transform must be a function (got {self.transform!r})")
 
     def seeds(self, store: GraphStore) -> SeedOrder:
         nodes, usual = seed_nodes(store, self.input_nodes)
@@ -96,14 +81,14 @@ class _FedLoader(torch.utils.data.DataLoader[Any]):
 
     def _open(
         self,
-        store: GraphStore | str | os.PathLike[str],
+        data: GraphStore | str | os.PathLike[str],
         sampling: Sampling,
         options: LoaderOptions,
         rest: dict[str, Any],
     ) -> None:
-        _refuse(rest)
+        sort_out(type(self).__name__, rest, stacklevel=3)
         _refuse_ranks()
-        self.store = store if isinstance(store, GraphStore) else GraphStore(store)
+        self.store = as_store(data)
         seeds = options.seeds(self.store)
         self.feed = Feed(
             self.store,
@@ -114,9 +99,9 @@ class _FedLoader(torch.utils.data.DataLoader[Any]):
             disk=options.disk,
             epochs=options.epochs,
             progress=options.progress,
-            device=_device_name(torch.device(options.device)),
+            device=_device_name(options.device),
         )
-        if self.feed.rows.in_slots and torch.device(options.device).type != "cpu":
+        if self.feed.rows.in_slots and options.device.type != "cpu":
             self.feed.close()
             raise OptionError(f"x=slots is for the CPU (got device={str(options.device)!r})")
         self._attach(options, seeds)
@@ -125,7 +110,7 @@ class _FedLoader(torch.utils.data.DataLoader[Any]):
         self.options = options
         self.schedule = Schedule(self.feed, seeds)
         self.transform = options.transform
-        self.device = torch.device(options.device)
+        self.device = options.device
         torch.utils.data.DataLoader.__init__(
             self,
             range(len(seeds.nodes)),  # type: ignore[arg-type]
@@ -140,11 +125,19 @@ class _FedLoader(torch.utils.data.DataLoader[Any]):
 
         `changes`: batch_size, shuffle, drop_last, stream, transform. Use one of them at a time.
         """
-        options = replace(self.options, input_nodes=input_nodes, **changes)
-        fixed = ("strategy", "memory", "disk", "epochs", "seed", "device")
-        for name in fixed:
+        own = {field.name for field in fields(LoaderOptions)}
+        known = {name: value for name, value in changes.items() if name in own}
+        if "device" in known:
+            known["device"] = as_device(known["device"])
+        options = replace(self.options, input_nodes=input_nodes, **known)
+        for name in ("strategy", "memory", "disk", "epochs", "seed", "device"):
             if getattr(options, name) != getattr(self.options, name):
                 raise OptionError(f"{name} is shared with the sibling; make another loader")
+        rest = {name: value for name, value in changes.items() if name not in own}
+        for name in ("num_neighbors", "depth", "replace"):
+            if name in rest:
+                raise OptionError(f"{name} is shared with the sibling; make another loader")
+        sort_out(type(self).__name__, rest, stacklevel=2)
         other = type(self).__new__(type(self))
         other.__dict__.update(store=self.store, feed=self.feed)
         other._attach(options, options.seeds(self.store))
@@ -217,7 +210,7 @@ class NeighborLoader(_FedLoader, PygNeighborLoader):  # type: ignore[misc]
 
     def __init__(
         self,
-        store: GraphStore | str | os.PathLike[str],
+        data: GraphStore | str | os.PathLike[str],
         num_neighbors: Sequence[int],
         input_nodes: Any = None,
         *,
@@ -236,9 +229,9 @@ class NeighborLoader(_FedLoader, PygNeighborLoader):  # type: ignore[misc]
         device: str | torch.device = "cpu",
         **rest: Any,
     ) -> None:
-        """A store, or its path -> batches around `input_nodes`.
+        """`data`, a store or its path -> batches around `input_nodes`.
 
-        input_nodes: "train", "val", "test", node ids, a mask, or None for all nodes.
+        input_nodes: "train", "val", "test", "all", node ids or a mask; None is "all".
         strategy: who decides what is read and kept; auto: `memory` where everything fits, else the
             one that should be fastest (docs/training.md). Batches do not depend on it.
         memory: what everything together may use, beside Python, torch and the model.
@@ -264,9 +257,9 @@ class NeighborLoader(_FedLoader, PygNeighborLoader):  # type: ignore[misc]
             drop_last=drop_last,
             stream=stream,
             transform=transform,
-            device=device,
+            device=as_device(device),
         )
-        self._open(store, sampling, options, rest)
+        self._open(data, sampling, options, rest)
 
     # What PyG's own code reads of a loader
 
@@ -313,7 +306,7 @@ class ShaDowLoader(_FedLoader):
 
     def __init__(
         self,
-        store: GraphStore | str | os.PathLike[str],
+        data: GraphStore | str | os.PathLike[str],
         depth: int,
         num_neighbors: int,
         input_nodes: Any = None,
@@ -334,8 +327,11 @@ class ShaDowLoader(_FedLoader):
         **rest: Any,
     ) -> None:
         """As NeighborLoader; `depth` hops of `num_neighbors` each."""
+        depth = whole_number("depth", depth)
         if depth < 1:
             raise OptionError(f"depth must be at least 1 (got {depth})")
+        if isinstance(num_neighbors, Sequence):
+            raise OptionError(f"num_neighbors is one count for every hop (got {num_neighbors!r})")
         sampling = Sampling.of([num_neighbors] * depth, replace=replace, kind="shadow")
         options = LoaderOptions(
             input_nodes=input_nodes,
@@ -350,9 +346,9 @@ class ShaDowLoader(_FedLoader):
             drop_last=drop_last,
             stream=stream,
             transform=transform,
-            device=device,
+            device=as_device(device),
         )
-        self._open(store, sampling, options, rest)
+        self._open(data, sampling, options, rest)
 
     def _convert(self, batch: Prepared) -> Data:
         data = _data(batch, Batch())
@@ -434,14 +430,6 @@ class StoreData(Data):  # type: ignore[misc]
             return super().__getattr__(name)
         except AttributeError:
             return getattr(self.__dict__["_outcrop_store"], name)
-
-
-def _refuse(rest: dict[str, Any]) -> None:
-    for name, value in rest.items():
-        if name not in _NOT_USED:
-            raise TypeError(f"unexpected argument {name!r}")
-        if value and value != _HARMLESS.get(name):
-            raise OptionError(f"{name}={value!r} cannot be used: {_NOT_USED[name]}")
 
 
 def _refuse_ranks() -> None:

@@ -8,6 +8,7 @@ Read-only. `x` is read by the disk engine, decoded; `y` and the topology are mem
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,19 @@ from torch_geometric.data import GraphStore as PygGraphStore
 from torch_geometric.data.graph_store import EdgeLayout
 
 from outcrop.errors import StoreError
+from outcrop.loader_arguments import as_store
 from outcrop.store.store import GraphStore
 
 NODE_TYPE = "node"
 EDGE_TYPE = ("node", "to", "node")
 
 
-def adapters(store: GraphStore) -> tuple[FeatureAdapter, GraphAdapter]:
-    """What PyG's loaders take as `data` for remote backends."""
-    return FeatureAdapter(store), GraphAdapter(store)
+def adapters(
+    store: GraphStore | str | os.PathLike[str],
+) -> tuple[FeatureAdapter, GraphAdapter]:
+    """A store, or its path -> what PyG's loaders take as `data` for remote backends."""
+    opened = as_store(store)
+    return FeatureAdapter(opened), GraphAdapter(opened)
 
 
 class FeatureAdapter(PygFeatureStore):  # type: ignore[misc]

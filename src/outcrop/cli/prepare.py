@@ -63,7 +63,7 @@ def prepare(
     sampling = Sampling.of(neighbor_counts(num_neighbors), replace=replace, kind=kind)
     try:
         with GraphStore(store) as opened, Bars() as progress:
-            nodes, stream = seed_nodes(opened, None if input_nodes == "all" else input_nodes)
+            nodes, stream = seed_nodes(opened, input_nodes)
             seeds = SeedOrder(
                 nodes, batch_size=batch_size, stream=stream, seed=seed, shuffle=shuffle
             )

@@ -12,7 +12,7 @@ import numpy as np
 
 from outcrop.environment import store_facts
 from outcrop.errors import OptionError, StoreError
-from outcrop.feed import seed_nodes
+from outcrop.feed import ALL_NODES, seed_nodes
 from outcrop.options import DiskOptions
 from outcrop.profile.accesses import Accesses, Bin, powers_of_two
 from outcrop.profile.policies import POLICIES, Policy
@@ -30,7 +30,6 @@ from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
 PROFILE_FORMAT, PROFILE_VERSION = "outcrop-profile", 1
 TOP_PERCENTS = (1, 5, 10, 20)
 CACHE_PERCENTS = (1, 2, 5, 10, 20, 50)
-ALL_NODES = "all"
 GAPS = (0, DiskOptions().gap_bytes)
 _CURVE_PERCENTS = tuple(10 ** (i / 10 - 2) for i in range(41))  # 0.01 to 100
 
@@ -212,8 +211,7 @@ def sample_trace(
 
 def _seeds(store: GraphStore, options: ProfileOptions) -> SeedOrder:
     """As training has them: shuffled, epoch after epoch."""
-    named = None if options.input_nodes == ALL_NODES else options.input_nodes
-    nodes, stream = seed_nodes(store, named)
+    nodes, stream = seed_nodes(store, options.input_nodes)
     seeds = SeedOrder(
         nodes, batch_size=options.batch_size, stream=stream, seed=options.seed, shuffle=True
     )

@@ -5,7 +5,8 @@ Neighbour sampling and ShaDow differ in C++ only (cpp/sample); here they are one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -91,7 +92,18 @@ class Sampling:
         replace: bool = False,
         kind: Literal["neighbor", "shadow"] = "neighbor",
     ) -> Sampling:
-        return cls(tuple(int(n) for n in num_neighbors), replace, kind)
+        if isinstance(num_neighbors, Mapping):
+            raise OptionError(
+                "a store has one type of edges: num_neighbors needs a count per hop, such as "
+                f"[10, 10] (got {num_neighbors!r})"
+            )
+        try:
+            counts = tuple(operator.index(count) for count in num_neighbors)
+        except TypeError:
+            raise OptionError(
+                f"num_neighbors needs a count per hop, such as [10, 10] (got {num_neighbors!r})"
+            ) from None
+        return cls(counts, replace, kind)
 
 
 class Sampler:
