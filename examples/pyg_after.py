@@ -1,20 +1,21 @@
-"""pyg_before.py from a store: two lines differ, and the graph may be larger than memory.
+"""GraphSAGE on Cora: pyg_before.py from memory, pyg_after.py from a drive. Two lines differ.
 
-outcrop import npz cora.npz cora.outcrop
-python examples/pyg_after.py cora.outcrop
+    python examples/pyg_before.py cora.pt  # torch.save(data, "cora.pt"), the data as PyG has it
+    python examples/pyg_after.py cora.outcrop  # outcrop.from_pyg(data, "cora.outcrop"), once
+
+PyG's own loader needs pyg-lib or torch-sparse, which pip does not bring.
 """
 
 import sys
 
 import torch
 import torch.nn.functional as F
+from outcrop import GraphStore, NeighborLoader
 from torch_geometric.nn import GraphSAGE
 
-import outcrop
-
-data = outcrop.open(sys.argv[1])
-loader = outcrop.NeighborLoader(data, [10, 10], "train", batch_size=32, shuffle=True)
-model = GraphSAGE(data.encoding.dim, 64, num_layers=2, out_channels=data.num_classes)
+data = GraphStore(sys.argv[1])
+loader = NeighborLoader(data, [10, 10], data.train_mask, batch_size=32, shuffle=True)
+model = GraphSAGE(data.num_features, 64, num_layers=2, out_channels=int(data.y.max()) + 1)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 for epoch in range(5):
     total = 0.0

@@ -1,26 +1,19 @@
-"""A plain PyG script: the graph is in memory. pyg_after.py is the same from a store.
+"""GraphSAGE on Cora: pyg_before.py from memory, pyg_after.py from a drive. Two lines differ.
 
-    python examples/pyg_before.py cora.npz
+    python examples/pyg_before.py cora.pt  # torch.save(data, "cora.pt"), the data as PyG has it
+    python examples/pyg_after.py cora.outcrop  # outcrop.from_pyg(data, "cora.outcrop"), once
 
 PyG's own loader needs pyg-lib or torch-sparse, which pip does not bring.
 """
 
 import sys
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader
 from torch_geometric.nn import GraphSAGE
 
-arrays = np.load(sys.argv[1])
-data = Data(
-    x=torch.from_numpy(arrays["x"]).float(),
-    y=torch.from_numpy(arrays["y"]),
-    edge_index=torch.from_numpy(arrays["edge_index"]).long(),
-    train_mask=torch.from_numpy(arrays["train_mask"]),
-)
+data = torch.load(sys.argv[1], weights_only=False)
 loader = NeighborLoader(data, [10, 10], data.train_mask, batch_size=32, shuffle=True)
 model = GraphSAGE(data.num_features, 64, num_layers=2, out_channels=int(data.y.max()) + 1)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)

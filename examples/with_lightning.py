@@ -40,8 +40,8 @@ class NodeClassifier(lightning.LightningModule):
 
 def main() -> None:
     store = outcrop.open(sys.argv[1])
-    data = StoreDataModule(store, [10, 10], batch_size=64, strategy="direct", memory="500MB")
-    model = NodeClassifier(store.encoding.dim, store.num_classes)
+    data = StoreDataModule(store, [10, 10], batch_size=64, memory="500MB")
+    model = NodeClassifier(store.num_features, store.num_classes)
     trainer = lightning.Trainer(
         max_epochs=5, accelerator="cpu", logger=False, enable_checkpointing=False
     )

@@ -204,6 +204,15 @@ def test_what_is_so_anyway_is_accepted(store: GraphStore, value: Any) -> None:
         make(store, subgraph_type=value, directed=True, is_sorted=True, disjoint=False)
 
 
+def test_the_documentation_has_every_argument() -> None:
+    text = (Path(__file__).parents[1] / "docs/training.md").read_text()
+    table = text.split("### Coming from PyG")[1].split("### ")[0]
+    for name in (*loader_arguments._IGNORED, *loader_arguments._ACCEPTED):
+        assert f"`{name}`" in table, name
+    for name in loader_arguments._REFUSED:
+        assert f"`{name}`" in table, name
+
+
 # What is refused
 
 
