@@ -20,7 +20,8 @@ from outcrop.disk import Disk, aligned_empty
 from outcrop.errors import CorruptError
 from outcrop.progress import Progress
 from outcrop.schema import Count
-from outcrop.store.arrays import READ_BLOCK_BYTES, ArrayWriter, PieceHasher, read_blocks
+from outcrop.store.arrays import READ_BLOCK_BYTES, ArrayWriter, PieceHasher
+from outcrop.store.checks import ArrayChecks
 from outcrop.store.degrees import out_degrees
 from outcrop.store.format import HEADER_BYTES, ArrayEntry, seal, unseal_as
 from outcrop.store.locks import write_synced
@@ -112,7 +113,8 @@ class ListsFile:
 def write_lists(
     store: GraphStore, folder: Path, budget_bytes: int, metric: str, progress: Progress
 ) -> None:
-    """Chooses the lists and writes them."""
+    """Chooses the lists and writes them; CorruptError where the topology is damaged."""
+    store.checks("indptr").check(store.disk, progress)
     blocks = aligned_empty(blocks_bytes(store.num_nodes))
     dtype = entry_dtype(store)
     room = budget_bytes - len(blocks) - _PADDING_BYTES
@@ -149,13 +151,12 @@ def _write_parts(
     progress.stage("neighbour lists", store.array_bytes("indices"))
     kept = np.empty(READ_BLOCK_BYTES // entry.dtype.itemsize, entry.dtype)
     node = edge = 0
-    with store.disk.open(store.file("indices")) as file:
-        for block in read_blocks(file, entry.data_offset, entry.file_bytes):
-            chunk = block.view(entry.dtype)
-            node, count = _core.copy_lists(store.indptr, blocks, node, edge, chunk, kept)
-            writer.append(kept[:count].view(np.uint8))
-            edge += len(chunk)
-            progress.advance(len(block))
+    for block in store.checks("indices").blocks(store.disk):
+        chunk = block.view(entry.dtype)
+        node, count = _core.copy_lists(store.indptr, blocks, node, edge, chunk, kept)
+        writer.append(kept[:count].view(np.uint8))
+        edge += len(chunk)
+        progress.advance(len(block))
 
 
 def read_header(folder: Path) -> ListsFile:
@@ -168,6 +169,18 @@ def read_header(folder: Path) -> ListsFile:
     lists = unseal_as(ListsFile, data, str(path), _FORMAT, NEIGHBORS_VERSION)
     lists.array.check_is(f"{path}: array", _LISTS, np.dtype(np.uint8))
     return lists
+
+
+def list_sizes(folder: Path) -> dict[str, int]:
+    """The files of a layout that its header speaks of, and their bytes."""
+    array = read_header(folder).array
+    return {array.file: array.file_bytes}
+
+
+def check_lists(disk: Disk, folder: Path, progress: Progress) -> None:
+    """CorruptError where a byte differs."""
+    array = read_header(folder).array
+    ArrayChecks(folder, array).check(disk, progress)
 
 
 def read_lists(disk: Disk, folder: Path, lists: ListsFile, out: Bytes) -> None:

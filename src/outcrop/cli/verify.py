@@ -16,13 +16,15 @@ from outcrop.store.verify import verify as verify_store
 def verify(
     store: Store,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Only manifest, sizes and headers; milliseconds.")
+        bool,
+        typer.Option("--quick", help="Only manifest, records, sizes and headers; milliseconds."),
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Check every byte of a store against its checksums, and the structure of its graph.
 
-    Exit status 1 where something is wrong; each damaged piece is named.
+    Derived layouts (samples, packed rows, neighbour lists) are checked, too. Exit status 1 where
+    something is wrong; each damaged piece and layout is named.
 
     Example: outcrop verify papers.outcrop
     """
@@ -32,7 +34,8 @@ def verify(
         print_json({**asdict(report), "ok": report.ok})
     elif report.ok:
         depth = "sizes and headers" if quick else format_size(report.bytes)
-        say(f"{store}: whole ({report.files} files, {depth} checked)")
+        layouts = f", {report.layouts} derived layouts" if report.layouts else ""
+        say(f"{store}: whole ({report.files} files{layouts}, {depth} checked)")
     else:
         for problem in report.problems:
             say(str(problem), style="red")

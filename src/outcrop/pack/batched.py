@@ -124,6 +124,7 @@ def pack_batched(
     """Fills the file of chunks, which is there and has its size -> the checksum of each chunk.
 
     On return all of it has reached the device. Goes on where an earlier call was interrupted.
+    CorruptError where the features are damaged: every byte is compared as it is read.
     """
     memory = PackMemory.divide(memory_bytes, len(plan.index), plan.row_bytes, features.num_rows)
     saved = _Saved.load(folder, len(plan.index))
@@ -234,17 +235,21 @@ class _Packing:
             self._restore(writer, episode, bounds[0])
             self._progress.advance(episode.row * self._plan.row_bytes)
         saved_at = time.monotonic()
+        sweep = self._features.sweep(episode.row)
         for p, (begin, end, stored) in enumerate(self._read(starts)):
+            sweep.feed(stored)
             for chunks, counts, ids in self._ids.runs(first, bounds[p], bounds[p + 1]):
                 writer.append(stored, begin, chunks, counts, ids)
             self._progress.advance(len(stored))
             if time.monotonic() - saved_at >= self._save_seconds and end < starts[-1]:
                 writer.settle()
+                sweep.settle()  # who goes on from here does not read these rows again
                 self._chunks.sync()
                 saved.first, saved.last, saved.row = first, last, end
                 saved.pieces = writer.checksums
                 saved.save(self._folder)
                 saved_at = time.monotonic()
+        sweep.settle()
         saved.chunks[first:last] = writer.finish()
         self._chunks.sync()
         saved.first, saved.last, saved.row, saved.pieces = last, last, 0, None
@@ -279,6 +284,7 @@ class _Packing:
                 count = min(step, last - begin)
                 ids = self._ids.read(chunk, begin, count)
                 stored = self._partitions[0][: count * row_bytes]
+                self._features.check(ids)
                 self._features.start_read(ids, stored.reshape(count, row_bytes)).wait()
                 writer.append(stored, 0, np.array([chunk]), np.array([count]), np.arange(count))
 

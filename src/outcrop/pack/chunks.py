@@ -25,7 +25,7 @@ from outcrop.pack.predict import Predicted, predict
 from outcrop.pack.segments.layout import Segments
 from outcrop.pack.segments.order import order_segments
 from outcrop.pack.segments.rows import Block, SharedRows
-from outcrop.pack.tables import Table, read_table, round_up
+from outcrop.pack.tables import Table, read_table, round_up, table_sizes
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.seeds import Ids
 from outcrop.schema import AtLeast, Count
@@ -227,12 +227,44 @@ class Pack(AbstractContextManager["Pack"]):
             yield data[:ends].reshape(-1, self.row_bytes)
             begun = data[ends:].copy()
 
+    def check(self, progress: Progress = SILENT) -> None:
+        """Reads all of it; CorruptError where a byte differs."""
+        cache = int(round_up(self._index[-1]["packed"] * self.row_bytes))
+        progress.stage("check pack", self._tables.size + self.predicted.bytes + cache)
+        for t in range(len(self)):
+            table = self.table(t)
+            progress.advance(int(table_sizes(self._index[t])))
+            if self.packed:
+                for block in self.blocks(t):
+                    progress.advance(len(block))
+            for shared in self.shared_blocks(t, table):
+                progress.advance(shared.read_bytes)
+        for block in self._blocks(len(self), "the cache"):
+            progress.advance(len(block))
+
     def close(self) -> None:
         self._tables.close()
         self._chunks.close()
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def pack_sizes(folder: Path) -> dict[str, int]:
+    """The files of a finished pack that its header speaks of, and their bytes."""
+    header = _read_header(folder / _HEADER)
+    arrays = (header.index, header.cached, header.device)
+    return {
+        **{array.file: array.file_bytes for array in arrays if array is not None},
+        TABLES: header.table_bytes,
+        CHUNKS: header.chunk_bytes,
+    }
+
+
+def check_pack(disk: Disk, folder: Path, progress: Progress) -> None:
+    """CorruptError where a byte of it differs."""
+    with Pack(disk, folder) as pack:
+        pack.check(progress)
 
 
 def pack_bytes(folder: Path) -> int:

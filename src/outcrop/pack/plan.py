@@ -190,6 +190,7 @@ def save_plan(folder: Path, plan: PackPlan) -> None:
     facts = {
         "row_bytes": plan.row_bytes,
         "packed": plan.packed,
+        "checked": True,
         "index": plan.index.tobytes().hex(),
         "segments": None if plan.segments is None else plan.segments.to_json(),
         "first_id": None if plan.first_id is None else plan.first_id.tolist(),
@@ -214,14 +215,20 @@ class _PlanFile:
     first_id: list[Count] | None
     pages: Count
     device_rows: Count = 0
+    checked: bool = False
 
 
 def load_plan(folder: Path) -> PackPlan | None:
-    """The plan of a packing that was interrupted; None where it was not finished."""
+    """The plan of a packing that was interrupted; None where it was not finished.
+
+    Nor where a version began it that did not compare rows with their checksums.
+    """
     try:
         path = folder / PLAN
         facts = parse(_PlanFile, unseal(path.read_bytes(), str(path)), str(path))
     except (FileNotFoundError, CorruptError):  # or its writer was killed
+        return None
+    if not facts.checked:
         return None
     return PackPlan(
         facts.index,

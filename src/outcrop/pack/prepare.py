@@ -97,6 +97,7 @@ def prepare_trace(
     """The trace, found or sampled. BudgetError where it alone is more than `disk_bytes`."""
 
     def build(folder: Path) -> None:
+        store.check_topology(progress)
         total = spec.epochs * len(spec.seeds)
         progress.stage("sample", total, "batches")
         with TraceWriter(

@@ -22,6 +22,7 @@ from xxhash import xxh3_64_intdigest, xxh3_128_hexdigest
 
 from outcrop.disk import Disk, File, Pending, Recycled, aligned_empty
 from outcrop.errors import CorruptError, OptionError, ReadError, StoreError
+from outcrop.progress import Progress
 from outcrop.sample.sampler import Subgraph
 from outcrop.sample.seeds import Ids, Stream, Task
 from outcrop.schema import Count
@@ -445,6 +446,20 @@ class Trace(TraceReader):
                 f"of {len(index)} batches, those from {whole} on are cut off"
             )
         super().__init__(file, layout, index, header.identity)
+
+
+def trace_sizes(folder: Path) -> dict[str, int]:
+    """The files of a finished trace that its header speaks of, and their bytes."""
+    header = _read_header(folder / _HEADER)
+    return {_INDEX: header.index.file_bytes, _DATA: header.data_bytes}
+
+
+def check_trace(disk: Disk, folder: Path, progress: Progress) -> None:
+    """CorruptError where a byte of it differs."""
+    with Trace(disk, folder) as trace:
+        progress.stage(f"check {folder.name.partition('-')[0]}", trace.bytes)
+        for t, _ in enumerate(trace.scan(what="narrow")):
+            progress.advance(int(trace._index["bytes"][t]))
 
 
 class _WithoutEdgeIds(Subgraph):

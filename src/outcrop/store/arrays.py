@@ -267,11 +267,3 @@ def map_array(
     count = int(np.prod(entry.shape, dtype=np.int64))
     flat = np.frombuffer(memory, entry.dtype, count, entry.data_offset)
     return flat.reshape(entry.shape)
-
-
-def load_array(disk: Disk, root: Path, entry: ArrayEntry) -> NDArray[Any]:
-    """The array in memory of its own, read around the page cache."""
-    out = aligned_empty(entry.shape, entry.dtype)
-    with disk.open(root / entry.file) as file:
-        file.read_extents([entry.data_offset], [out.nbytes], out)
-    return out

@@ -27,6 +27,8 @@ from outcrop.store.workdir import WorkDirectory, leftovers, work_path
 _RECORD = "layout.json"
 _SCRATCH = "scratch-"
 _REMOVED = re.compile(r"\.removed(-[0-9a-f]+)?$")
+# What users give and nobody reads from the store: it was never in doubt.
+_GIVEN = "samples"
 
 
 class Layout:
@@ -38,6 +40,15 @@ class Layout:
         self._lease = DirectoryLock(path, shared=True, follow=True)
         self.record = unseal((path / _RECORD).read_bytes(), str(path / _RECORD))
         """kind, key, the inputs that the key hashes, and the seconds that making it took."""
+
+    @property
+    def trusted(self) -> bool:
+        """Whether all that it was made from was compared with its checksums."""
+        return _is_trusted(self.record)
+
+    def fits(self, content: str) -> bool:
+        """Whether a store of this content would use it."""
+        return self.trusted and bool(self.record["store"] == content)
 
     def close(self) -> None:
         self._lease.release()
@@ -52,6 +63,10 @@ class Layout:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _is_trusted(record: Mapping[str, Any]) -> bool:
+    return bool(record.get("checked")) or record["kind"] == _GIVEN
 
 
 def layout_key(content: str, inputs: Mapping[str, Any]) -> str:
@@ -76,11 +91,15 @@ class DerivedLayouts:
         return self._root / f"{kind}-{layout_key(self._content, inputs)}"
 
     def find(self, kind: str, inputs: Mapping[str, Any]) -> Layout | None:
-        """The layout, or None where it was never made."""
+        """The layout, or None where it was never made, or by a version that checked nothing."""
         try:
-            return self._opened(Layout(self.path(kind, inputs)), made=False)
+            layout = Layout(self.path(kind, inputs))
         except FileNotFoundError:
             return None
+        if not layout.trusted:
+            layout.close()
+            return None
+        return self._opened(layout, made=False)
 
     def _opened(self, layout: Layout, *, made: bool) -> Layout:
         self._used.setdefault(layout.path, (layout.record.get("seconds"), made))
@@ -108,7 +127,8 @@ class DerivedLayouts:
         for path in sorted(self._root.glob(f"{kind}-*")):
             try:
                 with Layout(path) as layout:
-                    found.append((path, layout.record["inputs"]))
+                    if layout.trusted:
+                        found.append((path, layout.record["inputs"]))
             except (OSError, CorruptError):
                 continue
         return found
@@ -123,15 +143,17 @@ class DerivedLayouts:
     ) -> Layout:
         """The layout; made by build(directory) where it is missing.
 
-        `build` syncs what it writes. If it fails nothing remains; but if it is killed or
-        interrupted and `resumable`, the next one finds what it left, and must know what of it is
-        good. A BudgetError leaves what was found. LockedError where another process is making the
-        same layout.
+        `build` syncs what it writes, and compares what it reads of the store with its checksums. If
+        it fails nothing remains; but if it is killed or interrupted and `resumable`, the next one
+        finds what it left, and must know what of it is good. A BudgetError leaves what was found.
+        LockedError where another process is making the same layout.
         """
         found = self.find(kind, inputs)
         if found is not None:
             return found
         path = self.path(kind, inputs)
+        if path.exists():
+            remove(Garbage(path, "not trusted", 0))
         try:
             with WorkDirectory(path, resumable=resumable) as work:
                 self._written.add(work.path)
@@ -141,6 +163,7 @@ class DerivedLayouts:
                     "kind": kind,
                     "key": path.name.removeprefix(f"{kind}-"),
                     "store": self._content,
+                    "checked": True,
                     "inputs": dict(inputs),
                     "seconds": round(time.perf_counter() - start, 3),
                 }
@@ -202,6 +225,26 @@ def find_garbage(store: Path, *, everything: bool = False) -> Iterator[Garbage]:
                 yield Garbage(path, why, tree_bytes(path))
 
 
+def layout_paths(root: Path) -> list[Path]:
+    """Finished layouts in a folder of them, whether or not anybody would use them."""
+    if not root.is_dir():
+        return []
+    return [
+        path
+        for path in sorted(root.iterdir())
+        if not path.name.startswith(".")
+        and not _REMOVED.search(path.name)
+        and (path / LOCK).exists()
+    ]
+
+
+def way_back(path: Path) -> str:
+    """What to do about a damaged layout."""
+    if path.name.startswith(f"{_GIVEN}-"):
+        return f"remove {path} and import the samples again"
+    return f"to remove {path} is enough: it is made again when it is needed"
+
+
 def _left_by_imports(store: Path) -> Iterator[Garbage]:
     interrupted = {*leftovers(store.parent), *store.parent.glob(".*.building.removed*")}
     for path in sorted(interrupted):
@@ -215,7 +258,9 @@ def _why_useless(path: Path, content: str) -> str | None:
         record = unseal((path / _RECORD).read_bytes(), str(path / _RECORD))
     except (OSError, CorruptError):
         return "its record is damaged"
-    return None if record["store"] == content else "made from other content of this store"
+    if record["store"] != content:
+        return "made from other content of this store"
+    return None if _is_trusted(record) else "made by a version that did not check what it read"
 
 
 def _in_use(path: Path) -> bool:

@@ -16,7 +16,9 @@ from outcrop import _core
 from outcrop.disk import Disk, DiskCounters, File, Ints, Pending, aligned_empty
 from outcrop.errors import CorruptError, OptionError, StoreError
 from outcrop.options import DiskOptions
-from outcrop.store.arrays import load_array, map_array, read_blocks
+from outcrop.progress import SILENT, Progress
+from outcrop.store.arrays import map_array
+from outcrop.store.checks import ArrayChecks, Sweep
 from outcrop.store.derived import DerivedLayouts
 from outcrop.store.format import SPLITS, ArrayEntry, Manifest, RowEncoding, read_manifest
 
@@ -55,6 +57,11 @@ class GraphStore:
             self._check_file(name)
         self._disk_options = disk
         self._more_disks: dict[DiskOptions, Disk] = {}
+        advice = f"outcrop verify {self.path} shows all that is damaged"
+        self._checks = {
+            name: ArrayChecks(self.path, entry, advice)
+            for name, entry in self.manifest.arrays.items()
+        }
 
     def _check_file(self, name: str) -> None:
         entry = self.manifest.arrays[name]
@@ -111,8 +118,18 @@ class GraphStore:
         return map_array(self.path, entry, random_access=random_access, private=private)
 
     def load(self, name: str) -> NDArray[Any]:
-        """An array in memory of its own."""
-        return load_array(self.disk, self.path, self._entry(name))
+        """An array in memory of its own, compared with its checksums."""
+        return self.checks(name).load(self.disk)
+
+    def checks(self, name: str) -> ArrayChecks:
+        """Compares what is read of an array with its checksums."""
+        self._entry(name)
+        return self._checks[name]
+
+    def check_topology(self, progress: Progress = SILENT) -> None:
+        """CorruptError where a byte of it is damaged; reads all of it, once while it is open."""
+        for name in ("indptr", "indices"):
+            self.checks(name).check(self.disk, progress)
 
     def array_bytes(self, name: str) -> int:
         """What an array takes in memory."""
@@ -143,14 +160,12 @@ class GraphStore:
 
     def load_labels(self) -> NDArray[np.integer]:
         """Labels in memory, as `label_dtype`."""
-        entry = self._entry("labels")
         labels = aligned_empty(self.num_nodes, self.label_dtype)
-        with self.disk.open(self.file("labels")) as file:
-            done = 0
-            for block in read_blocks(file, entry.data_offset, entry.file_bytes):
-                chunk = block.view(np.int64)
-                labels[done : done + len(chunk)] = chunk
-                done += len(chunk)
+        done = 0
+        for block in self.checks("labels").blocks(self.disk):
+            chunk = block.view(np.int64)
+            labels[done : done + len(chunk)] = chunk
+            done += len(chunk)
         return labels
 
     def split(self, name: str) -> NDArray[np.int64]:
@@ -159,7 +174,9 @@ class GraphStore:
             raise OptionError(f"a split is one of {', '.join(SPLITS)} (got {name!r})")
         if not self.has(name):
             raise StoreError(f"{self.path}: has no {name} split; loaders take ids or a mask, too")
-        return self.array(name)
+        nodes = self.load(name)
+        nodes.flags.writeable = False
+        return nodes
 
     @property
     def encoding(self) -> RowEncoding:
@@ -237,8 +254,7 @@ class GraphStore:
 
     @cached_property
     def features(self) -> FeatureRows:
-        encoding = self.encoding
-        return FeatureRows(self.disk, self.file("features"), self._entry("features"), encoding)
+        return self._features_of(self.disk)
 
     def features_in_units(self, unit_bytes: int) -> FeatureRows:
         """The same rows, read by an engine of their own whose smallest read is so large."""
@@ -251,8 +267,10 @@ class GraphStore:
     def _features_by(self, options: DiskOptions) -> FeatureRows:
         if options not in self._more_disks:
             self._more_disks[options] = Disk(options, beside=self.disk)
-        disk = self._more_disks[options]
-        return FeatureRows(disk, self.file("features"), self._entry("features"), self.encoding)
+        return self._features_of(self._more_disks[options])
+
+    def _features_of(self, disk: Disk) -> FeatureRows:
+        return FeatureRows(disk, self.checks("features"), self.encoding)
 
     @property
     def counters(self) -> DiskCounters:
@@ -293,12 +311,14 @@ class GraphStore:
 class FeatureRows:
     """The feature rows of a store, read from disk by node id."""
 
-    def __init__(self, disk: Disk, path: Path, entry: ArrayEntry, encoding: RowEncoding) -> None:
-        self._file: File = disk.open(path)
-        self._disk_options = disk.options
-        self._base = entry.data_offset
+    def __init__(self, disk: Disk, checks: ArrayChecks, encoding: RowEncoding) -> None:
+        """`checks`: of their file."""
+        self._file: File = disk.open(checks.path)
+        self._disk = disk
+        self._checks = checks
+        self._base = checks.entry.data_offset
         self.encoding = encoding
-        self.num_rows = entry.shape[0]
+        self.num_rows = checks.entry.shape[0]
 
     @property
     def dim(self) -> int:
@@ -307,7 +327,7 @@ class FeatureRows:
     @property
     def layout(self) -> _core.RowLayout | None:
         """Tells which rows are read with others; None where each has a request of its own."""
-        options = self._disk_options
+        options = self._disk.options
         if not options.merge:
             return None
         return _core.RowLayout(
@@ -334,6 +354,14 @@ class FeatureRows:
         stop = min(-(-end // _PAGE_BYTES) * _PAGE_BYTES, self._file.size)
         pending = self._file.start_read_extents([start], [stop - start], memory[: stop - start])
         return pending, memory[begin - start : end - start]
+
+    def sweep(self, row: int) -> Sweep:
+        """Compares all rows from `row` on with their checksums, as they come of `start_scan`."""
+        return self._checks.sweep(self._file, self._base + row * self.encoding.row_bytes)
+
+    def check(self, ids: Ints) -> None:
+        """CorruptError where a piece that one of these rows lies in is damaged."""
+        self._checks.check_rows(self._disk, ids, self.encoding.row_bytes)
 
     def gather(self, ids: Ints) -> NDArray[np.float32]:
         """Rows of `ids`, in any order and as often as wanted -> float32 [len(ids), dim]."""

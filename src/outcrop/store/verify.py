@@ -1,4 +1,4 @@
-"""Verify: a store -> what is wrong with it, down to the damaged piece."""
+"""Verify: a store and its derived layouts -> what is wrong with them, down to the damaged piece."""
 
 from __future__ import annotations
 
@@ -13,11 +13,20 @@ from numpy.typing import NDArray
 
 from outcrop import _core
 from outcrop.disk import Disk
-from outcrop.errors import CorruptError, ReadError
+from outcrop.errors import CorruptError, DiskError, ReadError, StoreError
+from outcrop.layouts import KINDS
 from outcrop.options import DiskOptions
 from outcrop.progress import SILENT, Progress
 from outcrop.store.arrays import PieceHasher, read_blocks
-from outcrop.store.format import PIECE_BYTES, SPLITS, ArrayEntry, read_manifest, read_npy_header
+from outcrop.store.derived import Layout, layout_paths, way_back
+from outcrop.store.format import (
+    DERIVED,
+    PIECE_BYTES,
+    SPLITS,
+    ArrayEntry,
+    read_manifest,
+    read_npy_header,
+)
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,8 @@ class VerifyReport:
     path: str
     quick: bool
     files: int = 0
+    layouts: int = 0
+    """Of derived layouts, those that fit this store."""
     bytes: int = 0
     problems: list[Problem] = field(default_factory=list)
 
@@ -52,7 +63,10 @@ class VerifyReport:
 def verify(
     path: str | os.PathLike[str], *, quick: bool = False, progress: Progress = SILENT
 ) -> VerifyReport:
-    """Checks manifest, sizes and headers; unless `quick`, every byte and the graph's structure."""
+    """Checks manifest, sizes and headers; unless `quick`, every byte and the graph's structure.
+
+    The same of derived layouts, apart from those that nobody would use: they are for `gc`.
+    """
     root = Path(path)
     report = VerifyReport(str(root), quick)
     try:
@@ -71,7 +85,39 @@ def verify(
                 check = checks.get(name, _NoCheck())
                 problems = list(_check_bytes(disk, root, entry, check, report, progress))
             report.problems += problems
+        for layout in layout_paths(root / DERIVED):
+            report.problems += _check_layout(disk, layout, manifest.content, report, progress)
     return report
+
+
+def _check_layout(
+    disk: Disk, path: Path, content: str, report: VerifyReport, progress: Progress
+) -> Iterator[Problem]:
+    """At most one problem: whatever it is, the layout has to go."""
+    try:
+        with Layout(path) as layout:
+            kind = KINDS.get(layout.record["kind"])
+            if kind is None or not layout.fits(content):
+                return
+            report.layouts += 1
+            sizes = kind.sizes(path)
+            for name, wanted in sizes.items():
+                found = os.stat(path / name).st_size
+                if found != wanted:
+                    raise CorruptError(f"{path / name}: {found} B, but should have {wanted} B")
+            if not report.quick:
+                kind.check(disk, path, progress)
+                report.bytes += sum(sizes.values())
+    except (StoreError, OSError) as error:
+        if path.exists():  # else it was removed meanwhile
+            file, _, what = _described(error).partition(": ")
+            yield Problem(file, "", f"{what}; {way_back(path)}")
+
+
+def _described(error: Exception) -> str:
+    if isinstance(error, OSError) and not isinstance(error, DiskError):
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _check_file(root: Path, entry: ArrayEntry) -> Iterator[Problem]:

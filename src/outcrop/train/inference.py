@@ -28,6 +28,7 @@ from outcrop.progress import SILENT, Progress
 from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import Stream, Task
 from outcrop.store.arrays import ArrayWriter, read_blocks
+from outcrop.store.checks import ArrayChecks
 from outcrop.store.format import RowEncoding
 from outcrop.store.locks import sync_directory
 from outcrop.store.store import FeatureRows, GraphStore
@@ -125,7 +126,8 @@ class _Inference:
                 entry = writer.close()
         finally:
             chunks.close()
-        return FeatureRows(store.disk, work / name, entry, RowEncoding("float32", entry.shape[1]))
+        checks = ArrayChecks(work, entry)
+        return FeatureRows(store.disk, checks, RowEncoding("float32", entry.shape[1]))
 
     def _pipeline(self, rows: FeatureRows) -> Pipeline:
         """Chunks of all nodes with their rows, read ahead."""
