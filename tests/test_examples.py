@@ -16,6 +16,7 @@ from torch_geometric.data import Data
 
 import outcrop.pyg
 from outcrop.errors import StoreError
+from outcrop.loader import NeighborLoader  # before PyG's own, its base, is replaced
 from outcrop.store.store import GraphStore
 from tests.stores import make_random_store
 
@@ -60,10 +61,10 @@ def test_both_scripts_train_alike(
     torch.save(data, tmp_path / "cora.pt")
     outcrop.from_pyg(data, tmp_path / "cora.outcrop").close()
 
-    def of_pyg(given: Data, *arguments: Any, **options: Any) -> outcrop.NeighborLoader:
+    def of_pyg(given: Data, *arguments: Any, **options: Any) -> NeighborLoader:
         assert type(given) is Data
         stored = outcrop.from_pyg(given, tmp_path / "again.outcrop")
-        return outcrop.NeighborLoader(stored, *arguments, **options)
+        return NeighborLoader(stored, *arguments, **options)
 
     monkeypatch.setattr(torch_geometric.loader, "NeighborLoader", of_pyg)
     printed = []
