@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch_geometric.data import Data
 
 import outcrop
 from outcrop.errors import BudgetError
+from outcrop.store.arrays import PieceHasher
+from outcrop.store.format import MANIFEST, read_manifest
 from outcrop.store.store import GraphStore
 from tests.graphs import Graph, random_graph
 
@@ -57,3 +60,19 @@ def smallest_memory(make: Any) -> str:
     except BudgetError as error:
         return str(error).rsplit(" ", 1)[1]
     raise AssertionError("a budget of one byte was accepted")
+
+
+def rewrite_array(path: Path, name: str, change: Any) -> None:
+    """change(array) in the store's file, with checksums and manifest made good again."""
+    manifest = read_manifest(path)
+    entry = manifest.arrays[name]
+    with open(path / entry.file, "r+b") as file:
+        data = bytearray(file.read())
+        values = np.frombuffer(data, entry.dtype, offset=entry.data_offset).reshape(entry.shape)
+        change(values)
+        file.seek(0)
+        file.write(data)
+    hasher = PieceHasher()
+    hasher.update(np.frombuffer(data, np.uint8))
+    arrays = {**manifest.arrays, name: replace(entry, checksums=hasher.checksums())}
+    (path / MANIFEST).write_bytes(replace(manifest, arrays=arrays).to_bytes())

@@ -34,6 +34,7 @@ class Whole:
     seed: Annotated[int, Between(0, 2**64 - 1)] = 0
     upper: Annotated[str, Made(_shouted, "text to shout")] = ""
     maybe: int | str | None = None
+    number: float = 0.0
     rest: Any = None
 
 
@@ -95,6 +96,9 @@ def test_values_come_back_typed() -> None:
         ("upper", 3, "f: upper must be text to shout (got 3)"),
         ("upper", None, "f: upper must be text to shout (got None)"),
         ("maybe", 1.5, "f: maybe must be a whole number or text or none (got 1.5)"),
+        ("number", float("nan"), "f: number must be a number (got nan)"),
+        ("number", float("inf"), "f: number must be a number (got inf)"),
+        ("number", False, "f: number must be a number (got False)"),
         ("more", 1, "f: has no field 'more'; there are count, kind"),
     ],
 )

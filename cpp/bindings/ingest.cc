@@ -182,6 +182,7 @@ void BindText(nb::module_& m) {
       .value("TOO_FEW_COLUMNS", LineError::kTooFewColumns)
       .value("NEGATIVE", LineError::kNegative)
       .value("NOT_A_NUMBER", LineError::kNotANumber)
+      .value("EMPTY_COLUMN", LineError::kEmptyColumn)
       .value("TOO_LARGE", LineError::kTooLarge)
       .value("CARRIAGE_RETURN", LineError::kCarriageReturn);
   nb::class_<Parsed>(m, "Parsed")

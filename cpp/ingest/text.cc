@@ -7,12 +7,20 @@
 namespace outcrop::ingest {
 namespace {
 
-bool IsSeparator(char c) { return c == ' ' || c == '\t' || c == ',' || c == ';'; }
+bool IsBlank(char c) { return c == ' ' || c == '\t'; }
+bool IsMark(char c) { return c == ',' || c == ';'; }
+bool IsSeparator(char c) { return IsBlank(c) || IsMark(c); }
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
-const char* SkipSeparators(const char* at, const char* end) {
-  while (at < end && IsSeparator(*at)) ++at;
+const char* SkipBlanks(const char* at, const char* end) {
+  while (at < end && IsBlank(*at)) ++at;
   return at;
+}
+
+// To the next column: past blanks, with at most one mark among them.
+const char* SkipSeparator(const char* at, const char* end) {
+  at = SkipBlanks(at, end);
+  return at < end && IsMark(*at) ? SkipBlanks(at + 1, end) : at;
 }
 
 // Where the line ends without the \r of \r\n.
@@ -25,6 +33,7 @@ const char* TrimReturns(const char* line, const char* end) {
 LineError ParseId(const char** at, const char* end, int64_t* id) {
   const char* p = *at;
   if (p == end) return LineError::kTooFewColumns;
+  if (IsMark(*p)) return LineError::kEmptyColumn;
   if (*p == '-' && p + 1 < end && IsDigit(p[1])) return LineError::kNegative;
   if (!IsDigit(*p)) return LineError::kNotANumber;
   constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
@@ -57,12 +66,12 @@ Parsed ParseEdges(std::string_view text, bool final, std::span<int64_t> sources,
       parsed.error = LineError::kCarriageReturn;
       break;
     }
-    const char* at = SkipSeparators(line, line_end);
+    const char* at = SkipBlanks(line, line_end);
     if (at < line_end && *at != '#' && *at != '%') {
       int64_t source = 0, target = 0;
       parsed.error = ParseId(&at, line_end, &source);
       if (parsed.error == LineError::kNone) {
-        at = SkipSeparators(at, line_end);
+        at = SkipSeparator(at, line_end);
         parsed.error = ParseId(&at, line_end, &target);
       }
       if (parsed.error != LineError::kNone) break;

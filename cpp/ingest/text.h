@@ -8,14 +8,15 @@
 
 namespace outcrop::ingest {
 
-// One edge per line: two ids, separated by blanks, tabs, commas or semicolons. Lines that are
-// empty or begin with # or % are passed over. Further columns are ignored. Lines end with \n or
-// \r\n.
+// One edge per line: two ids, separated by blanks and tabs, or by one comma or semicolon with or
+// without them; blanks may come first. Lines that are blank or begin with # or % are passed over.
+// Further columns are ignored. Lines end with \n or \r\n.
 enum class LineError {
   kNone,
   kTooFewColumns,
   kNegative,
   kNotANumber,
+  kEmptyColumn,     // a comma or semicolon where an id should be: ",1,2", "1,,2"
   kTooLarge,        // an id of 2^63 or more
   kCarriageReturn,  // before the end of the line: text whose lines end with \r alone is one line
 };

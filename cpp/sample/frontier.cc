@@ -46,7 +46,7 @@ void Frontier::Expand(std::span<const int64_t> nodes, std::span<const uint32_t> 
 void Frontier::CheckList(int64_t node, const List& list) const {
   const int64_t edges = topology_.num_edges();
   if (list.begin < 0 || list.degree < 0 || list.begin > edges - list.degree) {
-    throw BadTopology("the neighbour list of node " + std::to_string(node) +
+    throw BadTopology("indptr.npy: the neighbour list of node " + std::to_string(node) +
                       " is not within the graph's edges");
   }
 }
@@ -55,7 +55,7 @@ void Frontier::CheckNeighbours(std::span<const int64_t> edge_ids) const {
   const auto nodes = static_cast<uint64_t>(topology_.num_nodes());
   for (size_t i = 0; i < edge_ids.size(); ++i) {
     if (static_cast<uint64_t>(neighbours_[i]) >= nodes) {
-      throw BadTopology("edge " + std::to_string(edge_ids[i]) + " comes from " +
+      throw BadTopology("indices.npy: edge " + std::to_string(edge_ids[i]) + " comes from " +
                         std::to_string(neighbours_[i]) + ", which is no node");
     }
   }

@@ -184,6 +184,20 @@ TEST_CASE("a carriage return ends no line") {
   }
 }
 
+TEST_CASE("blanks may come first, but no comma or semicolon, and no two of them in a row") {
+  std::vector<int64_t> sources(9), targets(9);
+  const Parsed parsed = ParseEdges(" 0 1\n\t2\t\t3\n 4 , 5\n6;7;;\n \t \n", true, sources, targets);
+  CHECK(parsed.error == LineError::kNone);
+  CHECK(parsed.edges == 4);
+  CHECK(parsed.lines == 5);
+  CHECK(sources[3] == 6);
+  CHECK(targets[3] == 7);
+  for (const char* text : {",0,1\n", " ;0 1\n", "0,,1\n", "0, ;1", ",\n"}) {
+    CHECK(ParseEdges(text, true, sources, targets).error == LineError::kEmptyColumn);
+  }
+  CHECK(ParseEdges("0,\n", true, sources, targets).error == LineError::kTooFewColumns);
+}
+
 TEST_CASE("text in pieces parses as text at once, and noise never reads out of bounds") {
   std::minstd_rand random(8);
   const std::string alphabet = "0123456789 \t,;#%\n\r-x.";

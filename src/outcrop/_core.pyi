@@ -168,8 +168,9 @@ class LineError(Enum):
     TOO_FEW_COLUMNS = 1
     NEGATIVE = 2
     NOT_A_NUMBER = 3
-    TOO_LARGE = 4
-    CARRIAGE_RETURN = 5
+    EMPTY_COLUMN = 4
+    TOO_LARGE = 5
+    CARRIAGE_RETURN = 6
 
 class Parsed:
     @property

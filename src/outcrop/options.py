@@ -9,40 +9,43 @@ from fractions import Fraction
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from outcrop import schema
 from outcrop.errors import OptionError
+from outcrop.schema import shown
 
-_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(i?)(B?)\s*", re.IGNORECASE)
+_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "B": 3, "T": 4, "P": 5}
+_NUMBER = r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*"
+_SIZE = re.compile(rf"{_NUMBER}([KMGTP]?)(i?)B?\s*", re.IGNORECASE | re.ASCII)
+_COUNT = re.compile(rf"{_NUMBER}([KMGBTP]?)()\s*", re.IGNORECASE | re.ASCII)
+_WHOLE = re.compile(r"-?\d{1,20}", re.ASCII)
 
 
 def parse_size(text: str | int) -> int:
     """ "8GB", "512MiB", "64 kB", 4096 -> bytes. GB is 10^9, GiB is 2^30."""
-    return int(_parse(text, "a size such as 8GB, 512MiB or 4096"))
+    return int(_parse(_SIZE, text, "a size such as 8GB, 512MiB or 4096"))
 
 
 def parse_count(text: str | int) -> int:
-    """ "1M", "20K", "1.5G", 300 -> a count. M is 10^6."""
-    expected = "a count such as 1M, 20K or 300"
-    count = _parse(text, expected, bytes_allowed=False)
+    """ "1M", "20K", "1.5G", 300 -> a count. M is 10^6; B, a billion, and G are 10^9."""
+    expected = "a count such as 1B, 1M, 20K or 300"
+    count = _parse(_COUNT, text, expected)
     if count.denominator != 1:
         raise OptionError(f"expected {expected} (got {text!r})")
     return int(count)
 
 
-def _parse(text: str | int, expected: str, *, bytes_allowed: bool = True) -> Fraction:
-    if isinstance(text, int):
-        if text < 0:
-            raise OptionError(f"expected {expected} (got {text})")
-        return Fraction(text)
-    match = _SIZE.fullmatch(text)
-    if match is None:
-        raise OptionError(f"expected {expected} (got {text!r})")
-    number, unit, binary, byte = match.groups()
-    if (byte or binary) and not bytes_allowed:
-        raise OptionError(f"expected {expected} (got {text!r})")
-    base = 1024 if binary else 1000
-    scale: int = base ** _UNITS[unit.upper()]
-    return Fraction(number) * scale  # exact, unlike float
+def _parse(form: re.Pattern[str], text: str | int, expected: str) -> Fraction:
+    value = Fraction(-1)
+    if type(text) is int:
+        value = Fraction(text)
+    elif isinstance(text, str) and (match := form.fullmatch(text)):
+        number, unit, binary = match.groups()
+        base = 1024 if binary else 1000
+        scale: int = base ** _UNITS[unit.upper()]
+        value = Fraction(number) * scale  # exact, unlike float
+    if not 0 <= value < 1 << 63:
+        raise OptionError(f"expected {expected} (got {shown(text)})")
+    return value
 
 
 _Options = TypeVar("_Options")
@@ -60,18 +63,10 @@ def options_from_text(kind: type[_Options], given: Sequence[str], where: str) ->
         try:
             values[name] = _from_text(kinds[name], value)
         except ValueError:
-            expected = _expected(kinds[name])
+            expected = schema.expected(kinds[name])
             hint = "; options are separated by colons" if "," in value else ""
             raise OptionError(f"{where}: {name} must be {expected} (got {value!r}){hint}") from None
     return kind(**values)
-
-
-def _expected(kind: Any) -> str:
-    if get_origin(kind) is UnionType:
-        return " or ".join("none" if one is NoneType else _expected(one) for one in get_args(kind))
-    if get_origin(kind) is Literal:
-        return f"one of {', '.join(get_args(kind))}"
-    return {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, "text")
 
 
 def _from_text(kind: Any, text: str) -> Any:
@@ -85,7 +80,11 @@ def _from_text(kind: Any, text: str) -> Any:
         return text
     if kind is bool:
         return bool(("false", "true").index(text))
-    return kind(text)
+    if kind is str:
+        return text
+    if kind is int and not _WHOLE.fullmatch(text):
+        raise ValueError
+    return schema.parse(kind, kind(text), "", error=ValueError)  # of 64 bits; finite
 
 
 def format_size(count: int) -> str:

@@ -83,6 +83,7 @@ class GraphAdapter(PygGraphStore):  # type: ignore[misc]
         if attr.edge_type not in (EDGE_TYPE, None) or attr.layout != EdgeLayout.CSC:
             return None
         store: GraphStore = self._store
+        store.check_offsets()  # PyG's samplers do not
         indices = torch.from_numpy(store.array("indices", private=True))
         return indices.long(), torch.from_numpy(store.array("indptr", private=True))
 

@@ -155,9 +155,10 @@ def _read(kind: Any, value: Any, place: str) -> Any:
         }
     if origin is Literal and any(type(value) is type(a) and value == a for a in get_args(kind)):
         return value
-    if kind is float and type(value) in (int, float) and _is_finite(value):
-        return float(value)
-    if kind in _SCALARS and type(value) is kind and (kind is not int or value in _INT64):
+    if kind is float:
+        if type(value) in (int, float) and _is_finite(value):
+            return float(value)
+    elif kind in _SCALARS and type(value) is kind and (kind is not int or value in _INT64):
         return value
     raise _wrong(place, kind, value)
 

@@ -28,6 +28,7 @@ from outcrop.ingest.files import Files, file_attributes
 from outcrop.ingest.npz import npz_source
 from outcrop.ingest.random_attributes import random_attributes
 from outcrop.ingest.source import Attributes, IngestOptions
+from outcrop.store.format import npy_header
 from outcrop.store.store import GraphStore
 from outcrop.store.workdir import WorkDirectory
 from tests.cage import OUTCROP, run_caged
@@ -299,8 +300,25 @@ BAD_TEXT = [
     (b"0 1\r1 2\r2 3\r", "line 1: a carriage return inside a line"),
     (b"0 1\n# c\r0 1\r", "line 2: a carriage return inside a line"),
     (b"0 1\n1 2 0.5\r2 3 0.5\n", "line 2: a carriage return inside a line"),
+    (b"0 1\n,1,2\n", "line 2: an empty column; .* .got ',1,2'"),
+    (b"0 1\n1,,2\n", "line 2: an empty column"),
+    (b"0 1\n1\x00 2\n", r"line 2: no text .it begins with 31 00 20 32\)"),
+    (b"0 1\n\x1b[2J\n", "line 2: no text .it begins with 1b 5b 32 4a"),
+    (b"PK\x03\x04" + bytes(range(256)), "line 1: a zip archive; an .npz file is imported by"),
+    (b"\x93NUMPY\x01\x00", "line 1: a .npy file, not an edge list"),
+    (b"BZh9" + bytes(range(200)), "line 1: packed by bzip2; unpack it"),
+    ("0 1\n".encode("utf-16"), "line 1: text in UTF-16; write it in UTF-8"),
+    (b"src,dst\n0,1\n", r"line 1: .* .got 'src,dst'\); if it is a header, .*--skip-lines 1 "),
+    (b"# c\n\nsource\ttarget\n0 1", "line 3: .* if it is a header, pass over it: --skip-lines 3"),
+    (b'"a";"b"\n0;1', "line 1: .*; if it is a header, pass over it"),
     (b"0 1\n0 " + b"1" * (2 << 20) + b"\n", "line 2: has 1048576 bytes or more"),
 ]
+
+
+def test_a_bad_line_after_the_first_edge_is_no_header(tmp_path: Path) -> None:
+    (tmp_path / "g.txt").write_text("0 1\nsrc dst\n")
+    with pytest.raises(IngestError, match=r"line 2: .*\(got 'src dst'\)$"):
+        import_graph(edgelist_source(tmp_path / "g.txt"), tmp_path / "s")
 
 
 @pytest.mark.parametrize(("content", "match"), BAD_TEXT)
@@ -311,6 +329,7 @@ def test_bad_text_is_refused_by_line_and_leaves_nothing(
     with pytest.raises(IngestError, match=match) as caught:
         import_graph(edgelist_source(tmp_path / "g.txt", num_nodes=5), tmp_path / "s")
     assert str(caught.value).startswith(str(tmp_path / "g.txt"))
+    assert str(caught.value).isprintable() and len(caught.value.what) < 200
     assert os.listdir(tmp_path) == ["g.txt"]
 
 
@@ -340,6 +359,17 @@ def bad_npz(**changes: Any) -> dict[str, Any]:
     }
     arrays.update(changes)
     return {name: value for name, value in arrays.items() if value is not None}
+
+
+def csr(**changes: Any) -> dict[str, Any]:
+    arrays: dict[str, Any] = {
+        "x": None,
+        "x_data": np.ones(3, np.float32),
+        "x_indices": np.array([0, 1, 0]),
+        "x_indptr": np.array([0, 2, 2, 3, 3]),
+        "x_shape": np.array([4, 2]),
+    }
+    return {**arrays, **changes}
 
 
 BAD_NPZ = [
@@ -372,6 +402,20 @@ BAD_NPZ = [
         "x_shape: needs integers, 2 in all",
     ),
     ({"num_nodes": None, "x": None, "y": None}, "needs num_nodes, x or y"),
+    ({"y": np.array([0.0, np.inf, 0, 1])}, "label of node 1: inf is not a whole number"),
+    ({"x": np.array([["a", "b"]] * 4)}, r"x: must be \[N, F\] in C order .got <U1"),
+    (csr(x_indptr=None), "no x_indptr; CSR is x_data, x_indices, x_indptr and x_shape"),
+    (csr(x_indices=None), "no x_indices; CSR is"),
+    (csr(x_data=np.array(["a", "b", "c"])), r"x_data: needs numbers .got <U1 \[3\]"),
+    (csr(x_indices=np.ones(3)), r"x_indices: needs integers, 3 in all .got float64 \[3\]"),
+    (csr(x_indices=np.array([0, 1])), r"x_indices: needs integers, 3 in all .got int64 \[2\]"),
+    (csr(x_indptr=np.array([0, 3])), r"x_indptr: needs integers, 5 in all .got int64 \[2\]"),
+    (csr(x_indptr=np.array([0, 2, 1, 3, 3])), "x_indptr: descends"),
+    (csr(x_indptr=np.array([0, 2, 1, 3, 3], np.uint64)), "x_indptr: descends"),
+    (csr(x_indptr=np.array([0, 3, 3, 3, 3])), "x_indptr: row 0 has more than 2 values"),
+    (csr(x_indices=np.array([0, 2, 1])), "x_indices: a column is not below 2"),
+    (csr(x_shape=np.array([4, 1 << 40])), "features: rows of 1099511627776 values; at most"),
+    (csr(x_shape=np.array([1 << 40, 2])), "x_indptr: needs integers, 1099511627777 in all"),
 ]
 
 
@@ -383,6 +427,28 @@ def test_bad_npz_is_refused_by_member_and_leaves_nothing(
     with pytest.raises(IngestError, match=match):
         import_graph(npz_source(tmp_path / "g.npz"), tmp_path / "s")
     assert os.listdir(tmp_path) == ["g.npz"]
+
+
+def test_a_header_that_claims_more_than_its_member_has_is_refused_unread(tmp_path: Path) -> None:
+    np.savez(tmp_path / "g.npz", **bad_npz(x=None))
+    with zipfile.ZipFile(tmp_path / "g.npz", "a") as archive:
+        archive.writestr("x.npy", npy_header(np.dtype("<f4"), (4, 1 << 50)))
+    with pytest.raises(
+        IngestError, match=r"x, byte 4096: the array is cut off here: float32 \[4, "
+    ):
+        import_graph(npz_source(tmp_path / "g.npz"), tmp_path / "s")
+
+
+def test_an_encrypted_npz_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "g.npz", **bad_npz())
+    data = bytearray((tmp_path / "g.npz").read_bytes())
+    for magic, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        at = -1
+        while (at := data.find(magic, at + 1)) >= 0:
+            data[at + flags] |= 1
+    (tmp_path / "g.npz").write_bytes(data)
+    with pytest.raises(IngestError, match=r"damaged or cut off: .* is encrypted"):
+        npz_source(tmp_path / "g.npz")
 
 
 def test_nan_may_mean_no_label_but_never_inside_a_split(tmp_path: Path) -> None:

@@ -115,6 +115,7 @@ def write_lists(
 ) -> None:
     """Chooses the lists and writes them; CorruptError where the topology is damaged."""
     store.checks("indptr").check(store.disk, progress)
+    store.check_offsets()
     blocks = aligned_empty(blocks_bytes(store.num_nodes))
     dtype = entry_dtype(store)
     room = budget_bytes - len(blocks) - _PADDING_BYTES

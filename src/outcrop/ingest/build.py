@@ -36,6 +36,8 @@ from outcrop.store.format import SPLITS, Manifest, RowEncoding
 _OTHER_BYTES = 16 << 20
 LEAST_MEMORY_BYTES = 32 << 20
 _ROW_CHUNK_BYTES = 2 << 20
+# Of a row, which is held in memory several times: what a header claims is not allocated unseen.
+_MOST_DIM = 1 << 20
 
 
 def ingest_disk() -> Disk:
@@ -299,6 +301,10 @@ def _check_rows(
         raise IngestError(name, "features", f"{features.rows} rows for {num_nodes} nodes")
     if features.dim < 1:
         raise IngestError(name, "features", "rows without values")
+    if features.dim > _MOST_DIM:
+        raise IngestError(
+            name, "features", f"rows of {features.dim} values; at most {_MOST_DIM} are taken"
+        )
     if isinstance(features, AdoptedRows) and feature_dtype not in (None, features.encoding):
         raise OptionError(
             f"{features.path}: features that are adopted stay {features.encoding} "
@@ -375,7 +381,8 @@ class _LabelCheck:
                 "NaN; write -1 for a node without a label, or say that NaN means none "
                 "(--missing-label nan, nan_is_missing=True)",
             )
-        rounded = np.where(missing, -1, labels).astype(np.int64)
+        with np.errstate(invalid="ignore"):  # infinity: it is no whole number either
+            rounded = np.where(missing, -1, labels).astype(np.int64)
         wrong = rounded != np.where(missing, -1, labels)
         if wrong.any():
             bad = int(np.argmax(wrong))

@@ -1,7 +1,7 @@
 """edgelist: lines of text, plain or gzipped, one edge each -> a graph source.
 
-The format of SNAP, KONECT and most others: two ids per line, separated by blanks, tabs, commas or
-semicolons; lines that begin with # or % are comments; further columns are ignored.
+The format of SNAP, KONECT and most others: two ids per line, separated by blanks, tabs, a comma or
+a semicolon; lines that begin with # or % are comments; further columns are ignored.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from outcrop import _core
 from outcrop.errors import IngestError
 from outcrop.ingest.source import Attributes, EdgeChunk, GraphSource, no_attributes
+from outcrop.schema import shown
 
 _READ_BYTES = 1 << 20
 _MOST_LINE_BYTES = 1 << 20
@@ -28,6 +29,7 @@ _WHAT = {
     _core.LineError.TOO_FEW_COLUMNS: "needs two node ids",
     _core.LineError.NEGATIVE: "a node id is negative",
     _core.LineError.NOT_A_NUMBER: "a node id is not a whole number",
+    _core.LineError.EMPTY_COLUMN: "an empty column; the first two have the node ids",
     _core.LineError.TOO_LARGE: "a node id is 2^63 or more",
     _core.LineError.CARRIAGE_RETURN: "a carriage return inside a line; lines end with a line feed",
 }
@@ -56,13 +58,16 @@ def _edges(path: Path, skip_lines: int) -> Iterator[EdgeChunk]:
     sources = np.empty(_EDGES_PER_CHUNK, np.int64)
     targets = np.empty(_EDGES_PER_CHUNK, np.int64)
     line = skip_lines  # lines before the text at hand
+    any_edge = False
     with _TextBlocks(path, skip_lines) as blocks:
         for text, final in blocks:
             done = 0
             while done < len(text):
                 parsed = _core.parse_edges(text[done:], final, sources, targets)
+                any_edge = any_edge or parsed.edges > 0
                 if parsed.error != _core.LineError.NONE:
-                    _raise(path, line + parsed.lines, text[done + parsed.consumed :], parsed.error)
+                    rest = text[done + parsed.consumed :]
+                    _raise(path, line + parsed.lines, rest, parsed.error, first=not any_edge)
                 if parsed.consumed == 0:
                     break  # an unfinished line: it comes again with the next block
                 yield EdgeChunk(
@@ -81,7 +86,7 @@ def _line_numbers(text: NDArray[np.uint8], lines_before: int) -> Callable[[int],
 
     def place(edge: int) -> str:
         for number, line in enumerate(text.tobytes().split(b"\n"), lines_before + 1):
-            content = line.lstrip(b" \t,;\r")
+            content = line.lstrip(b" \t\r")
             if content and content[:1] not in (b"#", b"%"):
                 if edge == 0:
                     return f"line {number}"
@@ -91,10 +96,46 @@ def _line_numbers(text: NDArray[np.uint8], lines_before: int) -> Callable[[int],
     return place
 
 
-def _raise(path: Path, lines_before: int, rest: NDArray[np.uint8], error: _core.LineError) -> None:
-    text = rest[:200].tobytes().split(b"\n")[0].decode("utf8", "replace")
-    shown = text if len(text) <= 60 else text[:60] + "..."
-    raise IngestError(path, f"line {lines_before + 1}", f"{_WHAT[error]} (got {shown!r})")
+def _raise(
+    path: Path,
+    lines_before: int,
+    rest: NDArray[np.uint8],
+    error: _core.LineError,
+    *,
+    first: bool,
+) -> None:
+    line = rest[:_MOST_SHOWN_BYTES].tobytes().split(b"\n")[0]
+    where = f"line {lines_before + 1}"
+    if _is_binary(line):
+        kind = next((kind for magic, kind in _KINDS.items() if line.startswith(magic)), "no text")
+        raise IngestError(path, where, f"{kind} (it begins with {line[:12].hex(' ')})")
+    text = line.decode("utf8", "ignore")
+    what = f"{_WHAT[error]} (got {shown(text)})"
+    if first and any(char.isalpha() for char in text):
+        skipped = lines_before + 1
+        what += f"; if it is a header, pass over it: --skip-lines {skipped} (skip_lines={skipped})"
+    raise IngestError(path, where, what)
+
+
+_MOST_SHOWN_BYTES = 200
+_KINDS = {
+    b"PK\x03\x04": "a zip archive; an .npz file is imported by `outcrop import npz`, others have "
+    "to be unpacked",
+    b"\x93NUMPY": "a .npy file, not an edge list; pairs of it become one with np.savetxt",
+    b"BZh": "packed by bzip2; unpack it, or pack it with gzip",
+    b"\xfd7zXZ": "packed by xz; unpack it, or pack it with gzip",
+    b"\x28\xb5\x2f\xfd": "packed by zstd; unpack it, or pack it with gzip",
+    b"\xff\xfe": "text in UTF-16; write it in UTF-8",
+    b"\xfe\xff": "text in UTF-16; write it in UTF-8",
+}
+
+
+def _is_binary(line: bytes) -> bool:
+    """Whether what begins a line is no text in UTF-8 that a terminal can show."""
+    text = line.decode("utf8", "replace")
+    if len(line) == _MOST_SHOWN_BYTES:  # it may end within a character
+        text = text.rstrip("\ufffd")
+    return not text.replace("\t", "").replace("\r", "").isprintable() or "\ufffd" in text
 
 
 class _TextBlocks:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,7 +41,7 @@ def file_attributes(files: Files, *, nan_is_missing: bool = False) -> Attributes
     if files.labels is not None:
         header = _header(files.labels)
         chunks = npy_items(files.labels, NODES_PER_CHUNK)
-        labels = LabelStream(math.prod(header.shape), header.dtype, chunks, nan_is_missing)
+        labels = LabelStream(header.count, header.dtype, chunks, nan_is_missing)
     return Attributes(
         features=_features(files),
         labels=labels,
@@ -85,7 +84,7 @@ def _ids(path: Path) -> Iterator[Ids]:
 def npy_items(path: Path, count: int) -> Iterator[NDArray[Any]]:
     """The items of a .npy file in order, `count` at a time."""
     header = _header(path)
-    total = math.prod(header.shape)
+    total = header.count
     with open(path, "rb") as file:
         file.seek(header.data_offset)
         for first in range(0, total, count):
@@ -98,6 +97,6 @@ def _header(path: Path) -> NpyHeader:
     except CorruptError as error:
         raise IngestError(path, "", str(error).removeprefix(f"{path}: ")) from error
     size = path.stat().st_size
-    if size < header.data_offset + math.prod(header.shape) * header.dtype.itemsize:
+    if size < header.data_offset + header.data_bytes:
         raise IngestError(path, f"byte {size}", "the file is cut off")
     return header

@@ -11,8 +11,9 @@ Members, each a .npy inside the zip, compressed or not, read as streams:
 
 from __future__ import annotations
 
-import math
+import lzma
 import os
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -36,9 +37,21 @@ from outcrop.ingest.source import (
     edge_numbers,
     mask_ids,
 )
+from outcrop.schema import shown
 from outcrop.store.format import SPLITS, NpyHeader, parse_npy_header
 
 _EDGES_PER_CHUNK = 1 << 17
+# What zipfile raises about archives that are damaged, encrypted, or of a kind that it lacks.
+_ZIP_ERRORS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+    OSError,
+    ValueError,
+    RuntimeError,  # NotImplementedError is one
+)
 
 
 def npz_source(path: str | os.PathLike[str], *, nan_is_missing: bool = False) -> GraphSource:
@@ -67,12 +80,18 @@ class NpzArchive:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            with zipfile.ZipFile(path) as archive:
-                members = archive.namelist()
-        except zipfile.BadZipFile as error:
-            raise IngestError(path, "", f"cut off, or not an .npz file: {error}") from error
-        self.names = {name.removesuffix(".npy") for name in members if name.endswith(".npy")}
+        with open(path, "rb") as file:  # OSError where it cannot be read
+            try:
+                with zipfile.ZipFile(file) as archive:
+                    members = archive.infolist()
+            except _ZIP_ERRORS as error:
+                raise IngestError(path, "", f"cut off, or not an .npz file: {error}") from error
+        self._sizes = {
+            member.filename.removesuffix(".npy"): member.file_size
+            for member in members
+            if member.filename.endswith(".npy")
+        }
+        self.names = self._sizes.keys()
 
     def __contains__(self, name: str) -> bool:
         return name in self.names
@@ -87,19 +106,32 @@ class NpzArchive:
         try:
             with zipfile.ZipFile(self.path) as archive, archive.open(f"{name}.npy") as stream:
                 yield stream
-        except (EOFError, zipfile.BadZipFile, zlib.error, OSError, NotImplementedError) as error:
+        except KeyError:
+            raise IngestError(self.path, name, "no such member") from None
+        except IngestError:
+            raise
+        except _ZIP_ERRORS as error:
             raise IngestError(self.path, name, f"damaged or cut off: {error}") from error
 
     def _parse(self, name: str, stream: IO[bytes]) -> NpyHeader:
         try:
-            return parse_npy_header(stream)
-        except (ValueError, SyntaxError, EOFError, KeyError, TypeError) as error:
+            header = parse_npy_header(stream)
+        except (ValueError, EOFError) as error:
             raise IngestError(self.path, name, f"not an array: {error}") from error
+        size = self._sizes[name]
+        if size < header.data_offset + header.data_bytes:
+            raise IngestError(
+                self.path,
+                f"{name}, byte {size}",
+                f"the array is cut off here: {header.dtype} {shown(list(header.shape))} needs "
+                f"{header.data_bytes} B",
+            )
+        return header
 
     def integers(self, name: str, count: int) -> list[int]:
         """All of a small array."""
         header = self.header(name)
-        if header.dtype.kind not in "iu" or math.prod(header.shape) != count:
+        if header.dtype.kind not in "iu" or header.count != count:
             raise IngestError(
                 self.path,
                 name,
@@ -114,8 +146,7 @@ class NpzArchive:
         with self._open(name) as stream:
             header = self._parse(name, stream)
             size = header.dtype.itemsize
-            total = int(np.prod(header.shape, dtype=np.int64))
-            last = total if last is None else last
+            last = header.count if last is None else last
             stream.seek(header.data_offset + first * size)
             for at in range(first, last, count):
                 wanted = min(count, last - at) * size
@@ -166,7 +197,7 @@ def _attributes(archive: NpzArchive, num_nodes: int, nan_is_missing: bool) -> At
     if "y" in archive:
         header = archive.header("y")
         chunks = archive.items("y", NODES_PER_CHUNK)
-        labels = LabelStream(math.prod(header.shape), header.dtype, chunks, nan_is_missing)
+        labels = LabelStream(header.count, header.dtype, chunks, nan_is_missing)
     splits = {
         split: _mask_ids(archive, f"{split}_mask", num_nodes)
         for split in SPLITS
@@ -207,6 +238,9 @@ def _dense_features(archive: NpzArchive) -> RowStream:
 def _sparse_features(archive: NpzArchive) -> RowStream:
     """CSR -> dense rows, a few at a time."""
     rows, dim = archive.integers("x_shape", 2)
+    entries = _check_csr(archive, "x_data", "fiub")
+    _check_csr(archive, "x_indices", "iu", entries)
+    _check_csr(archive, "x_indptr", "iu", rows + 1)
 
     def chunks(count: int) -> Iterator[NDArray[Any]]:
         # Streams of data and indices advance row by row as indptr says.
@@ -216,9 +250,13 @@ def _sparse_features(archive: NpzArchive) -> RowStream:
         last = offsets.take(1)
         for first in range(0, rows, count):
             ends = offsets.take(min(count, rows - first))
-            lengths = np.diff(np.concatenate([last, ends]))
+            bounds: Ids = np.concatenate([last, ends]).astype(np.int64)
+            lengths = bounds[1:] - bounds[:-1]
             if (lengths < 0).any():
                 raise IngestError(archive.path, "x_indptr", "descends")
+            if (lengths > dim).any():
+                row = first + int(np.argmax(lengths > dim))
+                raise IngestError(archive.path, "x_indptr", f"row {row} has more than {dim} values")
             total = int(lengths.sum())
             dense = np.zeros((len(ends), dim), dtype=np.float32)
             inside = columns.take(total)
@@ -229,6 +267,22 @@ def _sparse_features(archive: NpzArchive) -> RowStream:
             yield dense
 
     return RowStream(rows, dim, "float32", chunks)
+
+
+def _check_csr(archive: NpzArchive, name: str, kinds: str, count: int | None = None) -> int:
+    """The number of its items, which is `count` where that is given."""
+    if name not in archive:
+        raise IngestError(
+            archive.path, "", f"no {name}; CSR is x_data, x_indices, x_indptr and x_shape"
+        )
+    header = archive.header(name)
+    numbers = "numbers" if "f" in kinds else "integers"
+    if header.dtype.kind not in kinds or count not in (None, header.count):
+        wanted = numbers if count is None else f"{numbers}, {count} in all"
+        raise IngestError(
+            archive.path, name, f"needs {wanted} (got {header.dtype} {shown(list(header.shape))})"
+        )
+    return header.count
 
 
 class _Items:

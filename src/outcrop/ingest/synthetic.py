@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from outcrop import _core
 from outcrop.disk import aligned_empty
-from outcrop.errors import OptionError
+from outcrop.errors import CorruptError, OptionError
 from outcrop.ingest.build import (
     check_free_space,
     check_split_memory,
@@ -34,6 +34,7 @@ from outcrop.store.build import StoreBuilder
 from outcrop.store.edges import EdgeSorter, RecordLayout
 from outcrop.store.format import SPLITS, Manifest
 from outcrop.store.store import GraphStore
+from outcrop.store.values import first_outside
 
 _EDGES_PER_SLICE = 1 << 16
 # Where nodes is no power of two, R-MAT draws an edge again until both ends exist, which they do at
@@ -217,6 +218,7 @@ def expand(
     edge_factor = 1.5 * factor if edge_factor is None else edge_factor
     kernel = expansion_kernel(factor, edge_factor)
     num_nodes = source.num_nodes * factor
+    source.check_offsets()
     sort_memory(memory)  # a check
     check_split_memory(memory, num_nodes)
     wanted = min(memory // 4, 64 << 20)
@@ -284,6 +286,12 @@ class _Expansion:
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """(in-neighbours, list lengths) of consecutive nodes of a copy."""
         indices = np.ascontiguousarray(self._source.indices[indptr[0] : indptr[-1]])
+        bad = first_outside(indices, 0, self._source.num_nodes)
+        if bad is not None:
+            raise CorruptError(
+                f"{self._source.file('indices')}: edge {indptr[0] + bad} comes from "
+                f"{indices[bad]}, which is no node"
+            )
         out = aligned_empty(len(indices) * self._copies, self._index)
         lengths = np.empty(len(indptr) - 1, np.int64)
         kept = self._core.expand(copy, indptr, indices, out, lengths)

@@ -24,6 +24,7 @@ from outcrop.store.format import SPLITS, ArrayEntry, Manifest, RowEncoding, read
 
 if TYPE_CHECKING:
     import torch
+from outcrop.store.values import check_ends, check_offsets, first_outside
 
 _PAGE_BYTES = 4096
 # What PyG's Data has, and a store does not, or not every store: why, and what to do instead.
@@ -115,11 +116,20 @@ class GraphStore:
         Without readahead for `random_access`; read-only, unless changes may be `private`.
         """
         entry = self._entry(name)
-        return map_array(self.path, entry, random_access=random_access, private=private)
+        mapped = map_array(self.path, entry, random_access=random_access, private=private)
+        if name == "indptr":  # whoever follows it checks the others
+            check_ends(self.file(name), mapped, self.num_edges)
+        return mapped
 
     def load(self, name: str) -> NDArray[Any]:
-        """An array in memory of its own, compared with its checksums."""
-        return self.checks(name).load(self.disk)
+        """An array in memory of its own, compared with its checksums.
+
+        CorruptError where they differ; and where it is indptr, and descends.
+        """
+        loaded = self.checks(name).load(self.disk)
+        if name == "indptr":
+            check_offsets(self.file(name), loaded, self.num_edges)
+        return loaded
 
     def checks(self, name: str) -> ArrayChecks:
         """Compares what is read of an array with its checksums."""
@@ -130,6 +140,10 @@ class GraphStore:
         """CorruptError where a byte of it is damaged; reads all of it, once while it is open."""
         for name in ("indptr", "indices"):
             self.checks(name).check(self.disk, progress)
+
+    def check_offsets(self) -> None:
+        """A pass over indptr, for those who follow a map of it; CorruptError where it descends."""
+        check_offsets(self.file("indptr"), self.indptr, self.num_edges)
 
     def array_bytes(self, name: str) -> int:
         """What an array takes in memory."""
@@ -159,22 +173,34 @@ class GraphStore:
         return np.min_scalar_type(-max(self.num_classes, 1))
 
     def load_labels(self) -> NDArray[np.integer]:
-        """Labels in memory, as `label_dtype`."""
+        """Labels in memory, as `label_dtype`; CorruptError where one is of no class."""
         labels = aligned_empty(self.num_nodes, self.label_dtype)
         done = 0
         for block in self.checks("labels").blocks(self.disk):
             chunk = block.view(np.int64)
+            bad = first_outside(chunk, -1, self.num_classes)
+            if bad is not None:
+                raise CorruptError(
+                    f"{self.file('labels')}: node {done + bad} has label {chunk[bad]}, "
+                    f"but there are {self.num_classes} classes"
+                )
             labels[done : done + len(chunk)] = chunk
             done += len(chunk)
         return labels
 
     def split(self, name: str) -> NDArray[np.int64]:
-        """Node ids of "train", "val" or "test"."""
+        """Node ids of "train", "val" or "test"; CorruptError where one is of no node."""
         if name not in SPLITS:
             raise OptionError(f"a split is one of {', '.join(SPLITS)} (got {name!r})")
         if not self.has(name):
             raise StoreError(f"{self.path}: has no {name} split; loaders take ids or a mask, too")
         nodes = self.load(name)
+        bad = first_outside(nodes, 0, self.num_nodes)
+        if bad is not None:
+            raise CorruptError(
+                f"{self.file(name)}: entry {bad} is {nodes[bad]}, "
+                f"but there are {self.num_nodes} nodes"
+            )
         nodes.flags.writeable = False
         return nodes
 

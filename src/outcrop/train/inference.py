@@ -85,6 +85,7 @@ class _Inference:
         memory_bytes: int,
         progress: Progress,
     ) -> None:
+        store.check_offsets()
         self._store = store
         self._model = model
         self._device = next(model.parameters()).device
