@@ -78,9 +78,9 @@ def save_npz(path: Path, graph: Graph, *, compressed: bool = True, **arrays: Any
 
 
 def files_of(path: Path) -> dict[str, bytes]:
-    """Every file below a folder but the manifest, whose time differs."""
+    """Every file below a folder but those that say when or how long it was made."""
     return {
         str(file.relative_to(path)): file.read_bytes()
         for file in sorted(path.rglob("*"))
-        if file.is_file() and file.name != "manifest.json"
+        if file.is_file() and file.name not in ("manifest.json", "layout.json")
     }

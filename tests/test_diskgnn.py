@@ -32,6 +32,7 @@ from outcrop.train import TrainOptions, fit
 from tests.conformance.contract import all_contents
 from tests.conformance.test_strategies import check, loader_of
 from tests.conftest import SOAK
+from tests.graphs import files_of
 from tests.stores import make_random_store, smallest_memory
 
 BASE: dict[str, Any] = {"num_neighbors": [4, 3], "input_nodes": "train", "batch_size": 25}
@@ -589,7 +590,7 @@ def test_a_preparation_that_is_killed_again_and_again_ends_well(
     whole = prepare_and_die(store, 10**6, *disk)
     assert whole.returncode == 0, whole.stderr
     calls = int(whole.stdout.split()[1])
-    expected = {p.name: p.read_bytes() for p in derived(store, "pack")[0].iterdir()}
+    expected = files_of(derived(store, "pack")[0])
     shutil.rmtree(store.path / "derived")
     rng = random.Random(5)
     resumed = 0
@@ -604,7 +605,7 @@ def test_a_preparation_that_is_killed_again_and_again_ends_well(
     assert resumed
     assert list(store.path.glob("derived/.*.building")) == []
     [pack] = derived(store, "pack")
-    assert {p.name: p.read_bytes() for p in pack.iterdir()} == expected
+    assert files_of(pack) == expected
     strategy = "diskgnn:distinct_epochs=8:cpu_cache=false:verify_rows=true"
     found = []
     for name in ("memory", strategy):
@@ -638,7 +639,7 @@ def test_a_preparation_that_is_killed_at_its_end_is_not_done_again(
 
     loader(store, "diskgnn").close()
     [pack] = derived(store, "pack")
-    expected = {p.name: p.read_bytes() for p in pack.iterdir()}
+    expected = files_of(pack)
     for name in calls:
         monkeypatch.setattr(os, name, dying(getattr(os, name)))
     shutil.rmtree(pack)
@@ -658,7 +659,7 @@ def test_a_preparation_that_is_killed_at_its_end_is_not_done_again(
                 patch.setattr("outcrop.pack.prepare.make_plan", None)
                 patch.setattr("outcrop.pack.prepare.pack_batched", None)
             loader(store, "diskgnn").close()
-        assert {p.name: p.read_bytes() for p in pack.iterdir()} == expected, at
+        assert files_of(pack) == expected, at
 
 
 @pytest.mark.parametrize("left", [0, 100])
