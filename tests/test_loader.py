@@ -11,6 +11,7 @@ import sys
 import textwrap
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -26,7 +27,7 @@ from torch_geometric.nn import GraphSAGE
 
 import outcrop
 from outcrop.batch import Prepared
-from outcrop.errors import BudgetError, OptionError, ReadError, StoreError
+from outcrop.errors import BudgetError, BudgetWarning, OptionError, ReadError, StoreError
 from outcrop.loader import NeighborLoader, ShaDowLoader
 from outcrop.options import DiskOptions, Faults
 from outcrop.sample.seeds import Stream, Task
@@ -283,14 +284,115 @@ def test_shadow_batches_have_what_pyg_gives(store: GraphStore) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_keeping_every_batch_raises_with_advice(store: GraphStore, strategy: str) -> None:
+def test_with_strict_memory_keeping_every_batch_raises_with_advice(
+    store: GraphStore, strategy: str
+) -> None:
     def of(memory: Any) -> NeighborLoader:
-        return make(store, strategy=strategy, memory=memory, batch_size=4)
+        return make(store, strategy=strategy, memory=memory, batch_size=4, strict_memory=True)
 
     loader = of(smallest_memory(of))
     with pytest.raises(BudgetError, match="still referenced"):
         _kept = [batch for _ in range(100) for batch in loader]
     assert len(all_contents(loader)) == 25, "the loader goes on once they are dropped"
+
+
+TIGHT = [*STRATEGIES, "ginex:mode=split:overlap=false", "gnndrive:x=slots", "diskgnn:pipeline=off"]
+"""Strategies, and those of their options that hold memory in other ways."""
+
+
+def tight(store: GraphStore, strategy: str, **options: Any) -> NeighborLoader:
+    """In the least memory, with room for two batches."""
+
+    def of(memory: Any) -> NeighborLoader:
+        return make(store, strategy=strategy, memory=memory, batch_size=4, **options)
+
+    return of(smallest_memory(of))
+
+
+@pytest.fixture
+def wide(tmp_path: Path) -> Iterator[GraphStore]:
+    """Rows so large that a batch is a large part of the least memory."""
+    made = make_random_store(tmp_path / "w.outcrop", 600, 9000, dim=4000, train=100)
+    with made:
+        yield made
+
+
+@pytest.mark.parametrize("strategy", TIGHT)
+def test_a_loop_goes_on_beside_batches_that_are_kept(wide: GraphStore, strategy: str) -> None:
+    loader = tight(wide, strategy)
+    expected = all_contents(make(wide, batch_size=4))
+    kept = []
+    with pytest.warns(BudgetWarning, match=r"take \d.* more than memory= allows") as warned:
+        start = time.perf_counter()
+        for batch in loader.epoch(0):
+            kept.append(batch)
+        seconds = time.perf_counter() - start
+    assert len(warned) == 1, "once per loader"
+    assert seconds < 15, "one wait for the user's code to let go, not one per batch"
+    assert [contents(batch) for batch in kept] == expected
+    record = loader.record
+    assert record.over_budget_bytes == record.peak_batch_bytes - record.batch_memory_bytes > 0
+    del kept, batch
+    over = record.over_budget_bytes
+    assert all_contents(loader) != expected, "epoch 1"
+    assert record.over_budget_bytes == over, "what was dropped is used again"
+
+
+@pytest.mark.parametrize("strategy", TIGHT)
+def test_a_first_batch_that_is_kept_does_not_stop_the_loop(wide: GraphStore, strategy: str) -> None:
+    loader = tight(wide, strategy)
+    first = next(iter(loader.epoch(0)))
+    before = contents(first)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BudgetWarning)
+        found = []
+        for batch in loader.epoch(1):
+            found.append(contents(batch))
+    assert found == all_contents(make(wide, batch_size=4).epoch(1))
+    assert contents(first) == before, "nobody wrote over it"
+
+
+@pytest.mark.parametrize("strategy", TIGHT)
+def test_two_open_loops_share_the_least_memory(wide: GraphStore, strategy: str) -> None:
+    loader = tight(wide, strategy)
+    expected = all_contents(make(wide, batch_size=4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BudgetWarning)
+        one, other = loader.epoch(0), loader.epoch(0)
+        for wanted in expected[:6]:
+            assert contents(next(one)) == wanted
+            assert contents(next(other)) == wanted
+        assert [contents(batch) for batch in one] == expected[6:]
+        assert [contents(batch) for batch in other] == expected[6:]
+
+
+def test_an_error_that_holds_a_batch_does_not_stop_the_next_loop(wide: GraphStore) -> None:
+    loader = tight(wide, "direct")
+
+    def interrupted_cell() -> BaseException:
+        try:
+            for batch in loader:
+                assert batch.x is None, "no such batch"
+        except AssertionError as error:
+            return error
+        raise AssertionError("unreachable")
+
+    held = interrupted_cell()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BudgetWarning)
+        assert len(all_contents(loader)) == 25
+    assert held.__traceback__ is not None
+
+
+def test_a_batch_larger_than_all_memory_is_served(wide: GraphStore) -> None:
+    loader = tight(wide, "direct")
+    large = loader.sibling("train", batch_size=100)
+    with pytest.warns(BudgetWarning, match="the next batch needs"):
+        (found,) = [contents(batch) for batch in large.epoch(0)]
+    assert [found] == all_contents(make(wide, batch_size=100))
+    strict = tight(wide, "direct", strict_memory=True)
+    with pytest.raises(BudgetError, match=r"more than the .* that memory= leaves for all batches"):
+        next(strict.sibling("train", batch_size=100).epoch(0))
 
 
 def test_the_smallest_memory_named_is_accepted(store: GraphStore) -> None:

@@ -12,6 +12,7 @@
 namespace outcrop::bindings {
 namespace {
 
+using budget::Beyond;
 using budget::Slab;
 using budget::SlabPool;
 
@@ -25,12 +26,13 @@ struct PoolHandle {
 
 // None where the slabs did not fit in time.
 std::optional<std::vector<ByteArray>> Take(const PoolHandle& handle,
-                                           const std::vector<uint64_t>& sizes, double seconds) {
+                                           const std::vector<uint64_t>& sizes, double seconds,
+                                           bool beyond_limit) {
   std::vector<Slab> slabs;
   {
     nb::gil_scoped_release unlocked;
     const auto wait = std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
-    slabs = handle.pool->Take(sizes, wait);
+    slabs = handle.pool->Take(sizes, wait, beyond_limit ? Beyond::kYes : Beyond::kNo);
   }
   if (slabs.size() != sizes.size()) return std::nullopt;
   std::vector<ByteArray> arrays;
@@ -53,7 +55,8 @@ void BindBudget(nb::module_& m) {
             new (self) PoolHandle{std::make_shared<SlabPool>(limit_bytes)};
           },
           nb::arg("limit_bytes"))
-      .def("take", &Take, nb::arg("sizes"), nb::arg("seconds"))
+      .def("take", &Take, nb::arg("sizes"), nb::arg("seconds"), nb::kw_only(),
+           nb::arg("beyond_limit") = false)
       .def_prop_ro("limit_bytes", [](const PoolHandle& self) { return self.pool->limit_bytes(); })
       .def_prop_ro("held_bytes", [](const PoolHandle& self) { return self.pool->held_bytes(); })
       .def_prop_ro("peak_bytes", [](const PoolHandle& self) { return self.pool->peak_bytes(); })

@@ -18,13 +18,14 @@ uint64_t SlabPool::ChargedBytes(uint64_t bytes) {
   return disk::RoundUp(std::max<uint64_t>(bytes, 1), step);
 }
 
-std::vector<Slab> SlabPool::Take(std::span<const uint64_t> sizes, std::chrono::milliseconds wait) {
+std::vector<Slab> SlabPool::Take(std::span<const uint64_t> sizes, std::chrono::milliseconds wait,
+                                 Beyond beyond) {
   uint64_t wanted = 0;
   for (uint64_t size : sizes) wanted += ChargedBytes(size);
   std::vector<Slab> slabs;
   std::unique_lock lock(mutex_);
   const auto fits = [&] { return held_bytes_ + wanted <= limit_bytes_; };
-  if (!returned_.wait_for(lock, wait, fits)) return slabs;
+  if (beyond == Beyond::kNo && !returned_.wait_for(lock, wait, fits)) return slabs;
   // What is kept is used first; only then may the rest of it make room for new slabs.
   std::vector<disk::AlignedMemory> taken(sizes.size());
   for (size_t i = 0; i < sizes.size(); ++i) taken[i] = TakeKept(ChargedBytes(sizes[i]));
@@ -68,8 +69,10 @@ void SlabPool::Return(disk::AlignedMemory memory) {
   {
     std::lock_guard lock(mutex_);
     held_bytes_ -= bytes;
-    kept_bytes_ += bytes;
-    kept_.emplace(bytes, std::move(memory));
+    if (held_bytes_ + kept_bytes_ + bytes <= limit_bytes_) {
+      kept_bytes_ += bytes;
+      kept_.emplace(bytes, std::move(memory));
+    }
   }
   returned_.notify_all();
 }

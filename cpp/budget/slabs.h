@@ -33,14 +33,19 @@ class Slab {
   disk::AlignedMemory memory_;
 };
 
+// Whether more may be taken than the limit allows.
+enum class Beyond { kNo, kYes };
+
 // Thread-safe. Freed slabs are kept for reuse, since fresh pages cost more than reading into them;
-// what is held and what is kept never exceed the limit together.
+// nothing is kept while that and what is held would exceed the limit together.
 class SlabPool : public std::enable_shared_from_this<SlabPool> {
  public:
   explicit SlabPool(uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
-  // One slab per size, all at once or none at all: empty if they did not fit within `wait`.
-  std::vector<Slab> Take(std::span<const uint64_t> sizes, std::chrono::milliseconds wait);
+  // One slab per size, all at once or none at all: empty if they did not fit within `wait`. Beyond
+  // the limit they always fit, at once.
+  std::vector<Slab> Take(std::span<const uint64_t> sizes, std::chrono::milliseconds wait,
+                         Beyond beyond = Beyond::kNo);
 
   uint64_t limit_bytes() const { return limit_bytes_; }
   uint64_t held_bytes() const;

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import gc
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.errors import BudgetError, CancelledError
+from outcrop.errors import BudgetError
 from outcrop.options import format_size
+from outcrop.overdraft import Asked, Overdraft, Slabs
 from outcrop.sample.sampler import Subgraph
 from outcrop.sample.seeds import Task
 
@@ -21,11 +20,6 @@ if TYPE_CHECKING:
     import torch
 
 Ids = NDArray[np.int64]
-T = TypeVar("T")
-
-_POLL_SECONDS = 0.05
-# How long a batch waits for memory that only the user's own code can free.
-_GRACE_SECONDS = 1.0
 
 
 @dataclass
@@ -104,24 +98,26 @@ class BatchMaker:
     """Subgraphs -> batches with memory of their own. Thread-safe."""
 
     def __init__(
-        self, pool: _core.SlabPool, rows: RowShape, labels: NDArray[np.integer] | None
+        self,
+        pool: _core.SlabPool,
+        rows: RowShape,
+        labels: NDArray[np.integer] | None,
+        *,
+        strict: bool = False,
     ) -> None:
-        """`labels`: of all nodes, where `rows.labels`."""
+        """`labels`: of all nodes, where `rows.labels`. `strict`: never more than the pool has."""
         self.pool = pool
+        self.strict = strict
+        self.overdraft = Overdraft(pool, strict=strict)
         self._rows = rows
         self._labels = labels
 
-    def make(
-        self,
-        task: Task,
-        subgraph: Subgraph,
-        closed: Callable[[], bool],
-        awaited: Callable[[], bool],
-    ) -> Prepared:
+    def make(self, task: Task, subgraph: Subgraph, closed: Asked, awaited: Asked) -> Prepared:
         """All but the rows of x; waits for memory.
 
-        Called in the order of batches, so that those before have all they need and end. BudgetError
-        where even then nothing is left: `awaited` says that the consumer waits for this very batch.
+        Called in the order of batches, so that those before have all they need and end. Where even
+        then nothing is left, since `awaited` says that the consumer waits for this very batch, more
+        is taken than the pool has; BudgetError where that is strict.
         """
         nodes, edges = len(subgraph.nodes), len(subgraph.sources)
         dim, staged, in_slots = self._rows.dim, self._rows.staged_bytes, self._rows.in_slots
@@ -147,61 +143,34 @@ class BatchMaker:
             batch.y[:] = self._labels[batch.n_id]
         return batch
 
-    def _take(
-        self, shape: BatchShape, closed: Callable[[], bool], awaited: Callable[[], bool]
-    ) -> list[NDArray[np.uint8]]:
-        if shape.charged_bytes() > self.pool.limit_bytes:
+    def _take(self, shape: BatchShape, closed: Asked, awaited: Asked) -> Slabs:
+        needed = shape.charged_bytes()
+        if self.strict and needed > self.pool.limit_bytes:
             raise BudgetError(
-                f"a batch of {shape.nodes} nodes needs {format_size(shape.charged_bytes())}, more "
+                f"a batch of {shape.nodes} nodes needs {format_size(needed)}, more "
                 f"than the {format_size(self.pool.limit_bytes)} that memory= leaves for all "
                 "batches; give that much more, or make batches smaller"
             )
-        return self._wait(shape.array_bytes(), closed, awaited)
+        return self.overdraft.slabs(
+            shape.array_bytes(), closed, awaited, lambda: self._want_of(needed)
+        )
 
     def reserve(self, size: int) -> NDArray[np.uint8]:
         """Takes memory that batches do not need now, for other uses: this array stands for it.
 
         For the thread of the loop itself, while no batch is under way.
         """
-        (reserved,) = self._wait([size], closed=lambda: False, awaited=lambda: True)
-        return reserved
+        return self.take(size, lambda: False, lambda: True)
 
-    def _wait(
-        self, sizes: list[int], closed: Callable[[], bool], awaited: Callable[[], bool]
-    ) -> list[NDArray[np.uint8]]:
-        return wait_for_room(
-            lambda seconds: self.pool.take(sizes, seconds),
-            closed,
-            awaited,
-            lambda: self._refusal(sizes),
-        )
+    def take(self, size: int, closed: Asked, awaited: Asked) -> NDArray[np.uint8]:
+        """Memory that a batch needs beside its own; waits as `make` does."""
+        needed = self.pool.charged_bytes(size)
+        (taken,) = self.overdraft.slabs([size], closed, awaited, lambda: self._want_of(needed))
+        return taken
 
-    def _refusal(self, sizes: list[int]) -> str:
-        needed = sum(map(self.pool.charged_bytes, sizes))
+    def _want_of(self, needed: int) -> str:
         return (
             f"the next batch needs {format_size(needed)}, and of the "
             f"{format_size(self.pool.limit_bytes)} that memory= leaves for batches, "
-            f"{format_size(self.pool.held_bytes)} are held by batches that are still referenced; "
-            "drop them (copy what you keep, as in batch.y.clone()), or give more memory"
+            f"{format_size(self.pool.held_bytes)} are held by batches that are still referenced"
         )
-
-
-def wait_for_room(
-    take: Callable[[float], T | None],
-    closed: Callable[[], bool],
-    awaited: Callable[[], bool],
-    refusal: Callable[[], str],
-) -> T:
-    """What take(seconds) gives, once it gives something; BudgetError where it cannot."""
-    collected = 0.0
-    while not closed():
-        taken = take(_POLL_SECONDS)
-        if taken is not None:
-            return taken
-        if awaited():  # whatever is held, the user's code holds it
-            if not collected:
-                gc.collect()
-                collected = time.monotonic()
-            elif time.monotonic() - collected > _GRACE_SECONDS:
-                raise BudgetError(refusal())
-    raise CancelledError("closed while a batch waited for memory")

@@ -13,6 +13,10 @@
     ├── CageError                a memory limit that cannot be enforced here
     └── OptionError (ValueError) an argument, its value, and what would be accepted
 
+and what it warns of:
+
+    BudgetWarning (UserWarning)  batches take more memory than was given
+
 A file that cannot be opened raises the built-in FileNotFoundError, PermissionError and so on.
 """
 
@@ -90,6 +94,10 @@ class CageError(OutcropError):
 
 class OptionError(OutcropError, ValueError):
     """An argument that cannot be used: its value, and what would be accepted."""
+
+
+class BudgetWarning(UserWarning):
+    """Batches that are kept, or larger than was foreseen, take more memory than was given."""
 
 
 def is_refusal_to_write(error: Exception) -> bool:

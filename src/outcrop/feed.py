@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from outcrop.auto import AUTO, choose, with_advice
 from outcrop.batch import BatchMaker, Prepared
-from outcrop.errors import BudgetError, OptionError, is_refusal_to_write
+from outcrop.errors import BudgetError, BudgetWarning, OptionError, is_refusal_to_write
 from outcrop.metrics import DriveUse, EpochRecord, LoaderRecord
 from outcrop.options import parse_size
 from outcrop.pipeline import Event
@@ -34,6 +35,8 @@ ALL_NODES = "all"
 # More batches ahead than this hide nothing more.
 _MOST_AHEAD = 4
 _MOST_EVENTS = 10_000
+# Of a loop over a loader, seen from here: the schedule's and the loader's frames are between.
+_CALLER = 4
 
 
 class Feed:
@@ -51,11 +54,14 @@ class Feed:
         epochs: int | None = None,
         progress: Progress = SILENT,
         device: str = "cpu",
+        strict_memory: bool = False,
     ) -> None:
         """`first`: a schedule whose first batch shows how large batches are.
 
         `epochs`: that the run will have, if that is known. `progress`: of what is prepared.
         `device`: where batches will go. `strategy`: by name, with options; or auto.
+        `strict_memory`: BudgetError where a batch that the loop waits for would need more memory
+        than is left; else it is served, with a BudgetWarning.
 
         BudgetError where the memory is too little, with the least that would do.
         """
@@ -71,6 +77,7 @@ class Feed:
         self.store = store
         self.sampling = sampling
         self.seed = first.seed
+        self._strict_memory = strict_memory
         self._runs: list[RunTimes] = []  # those that are open; the last one is shown
         if strategy == AUTO:
             self._open_best(wanted, progress)
@@ -102,7 +109,8 @@ class Feed:
         self._pool = self.budget.slabs()
         depth = min(self._pool.limit_bytes // batch_bytes - 1, _MOST_AHEAD)
         labels = self.store.load_labels() if self.rows.labels else None
-        maker = BatchMaker(self._pool, self.rows, labels)
+        maker = BatchMaker(self._pool, self.rows, labels, strict=self._strict_memory)
+        self._overdraft = maker.overdraft
         start = time.perf_counter()
         job = Job(
             **vars(settled.means),
@@ -135,6 +143,8 @@ class Feed:
         self._runs.append(times)
         try:
             for batch in batches:
+                if excuse := self._overdraft.take_excuse():
+                    warnings.warn(excuse, BudgetWarning, stacklevel=_CALLER)
                 entry.count(batch)
                 number = numbers.pop(batch.task.batch)
                 begin = time.perf_counter()
@@ -166,6 +176,7 @@ class Feed:
 
     def _add_to_record(self, entry: EpochRecord, times: RunTimes, start: float) -> None:
         self.record.peak_batch_bytes = self._pool.peak_bytes
+        self.record.over_budget_bytes = self._overdraft.peak_bytes
         if not self.record.epochs:
             self.record.events = [
                 (event.stage, event.number, event.start - start, event.end - start)

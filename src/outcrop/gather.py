@@ -144,9 +144,13 @@ class HeldRows:
         """Rows found there, and rows that one read brought for two."""
 
     def gather(self, batch: Prepared) -> None:
-        """Fills the slots that the batch has reserved."""
+        """Fills the slots that the batch has reserved; or rows of its own where it has none."""
         claim, batch.claim = batch.claim, None
-        assert claim is not None
+        if claim is None:
+            assert batch.x_buffer is not None
+            order = np.argsort(batch.n_id, kind="stable")
+            self._read(batch.n_id[order], order, batch.x_buffer)
+            return
         self._buffer.fill(claim, self._read, self._cancelled.is_set)
         batch.x_buffer = self._buffer.hold(claim)
         self._count(claim)
@@ -155,8 +159,14 @@ class HeldRows:
         self.hits["buffer"] += claim.found
         self.hits["shared"] += claim.shared
 
-    def _read(self, nodes: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
-        reading = self._rows.start_read(nodes, self._buffer.rows, slots)
+    def _read(
+        self,
+        nodes: NDArray[np.int64],
+        slots: NDArray[np.int64],
+        rows: NDArray[np.float32] | NDArray[np.uint8] | None = None,
+    ) -> None:
+        """Rows -> slots of the buffer, or places in `rows`."""
+        reading = self._rows.start_read(nodes, self._buffer.rows if rows is None else rows, slots)
         self._reading.add(reading)
         try:
             if self._cancelled.is_set():  # perhaps before there was anything to cancel

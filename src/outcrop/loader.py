@@ -49,6 +49,7 @@ class LoaderOptions:
     stream: Stream | None = None
     transform: Transform | None = None
     device: torch.device = _CPU
+    strict_memory: bool = False
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "seed", "epochs"):
@@ -100,6 +101,7 @@ class _FedLoader(torch.utils.data.DataLoader[Any]):
             epochs=options.epochs,
             progress=options.progress,
             device=_device_name(options.device),
+            strict_memory=options.strict_memory,
         )
         if self.feed.rows.in_slots and options.device.type != "cpu":
             self.feed.close()
@@ -130,7 +132,7 @@ class _FedLoader(torch.utils.data.DataLoader[Any]):
         if "device" in known:
             known["device"] = as_device(known["device"])
         options = replace(self.options, input_nodes=input_nodes, **known)
-        for name in ("strategy", "memory", "disk", "epochs", "seed", "device"):
+        for name in ("strategy", "memory", "disk", "epochs", "seed", "device", "strict_memory"):
             if getattr(options, name) != getattr(self.options, name):
                 raise OptionError(f"{name} is shared with the sibling; make another loader")
         rest = {name: value for name, value in changes.items() if name not in own}
@@ -227,6 +229,7 @@ class NeighborLoader(_FedLoader, PygNeighborLoader):  # type: ignore[misc]
         stream: Stream | None = None,
         transform: Transform | None = None,
         device: str | torch.device = "cpu",
+        strict_memory: bool = False,
         **rest: Any,
     ) -> None:
         """`data`, a store or its path -> batches around `input_nodes`.
@@ -240,6 +243,8 @@ class NeighborLoader(_FedLoader, PygNeighborLoader):  # type: ignore[misc]
         progress: is told of what is prepared before the first batch.
         stream: random choices of their own for validation, test ...; by default as input_nodes say.
         device: where batches go.
+        strict_memory: where batches that you keep leave too little for the next one, BudgetError;
+        else it is served beyond `memory`, with a BudgetWarning.
 
         PyG's NodeLoader.__init__ is not called: it would hold the ids of all nodes.
         """
@@ -258,6 +263,7 @@ class NeighborLoader(_FedLoader, PygNeighborLoader):  # type: ignore[misc]
             stream=stream,
             transform=transform,
             device=as_device(device),
+            strict_memory=strict_memory,
         )
         self._open(data, sampling, options, rest)
 
@@ -324,6 +330,7 @@ class ShaDowLoader(_FedLoader):
         stream: Stream | None = None,
         transform: Transform | None = None,
         device: str | torch.device = "cpu",
+        strict_memory: bool = False,
         **rest: Any,
     ) -> None:
         """As NeighborLoader; `depth` hops of `num_neighbors` each."""
@@ -347,6 +354,7 @@ class ShaDowLoader(_FedLoader):
             stream=stream,
             transform=transform,
             device=as_device(device),
+            strict_memory=strict_memory,
         )
         self._open(data, sampling, options, rest)
 

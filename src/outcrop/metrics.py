@@ -127,6 +127,8 @@ class LoaderRecord:
     """What the strategy decided and prepared, in its own words."""
     passed_over: dict[str, str] = field(default_factory=dict)
     """Where auto chose the strategy: those that it would have preferred, and what kept them out."""
+    over_budget_bytes: int = 0
+    """The most that batches held beyond what is left for them."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

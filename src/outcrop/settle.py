@@ -16,13 +16,11 @@ from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import SeedOrder
 from outcrop.store.store import GraphStore
 from outcrop.strategies import strategy_named
-from outcrop.strategies.base import Means, Sizes, Strategy
+from outcrop.strategies.base import MIN_BATCHES, Means, Sizes, Strategy
 from outcrop.strategies.mmap import mapped_topology
 
 # Batches differ in size: sizes seen on the first one are taken so many times larger.
 _MARGIN = 1.15
-# One with the user's loop, one on the way to it.
-_MIN_BATCHES = 2
 _PROBE_THREADS = 16
 
 
@@ -95,20 +93,27 @@ def settle(wanted: Wanted, strategy: str) -> Settled:
     sizes = wanted.sampled.sizes(rows, made.largest_batch(store, options))
     budget = Budget(wanted.memory_bytes)
     common = common_needs(store, wanted.seeds)
-    least = sum(common.values()) + _MIN_BATCHES * sizes.batch_bytes
-    means = Means(
+    least = sum(common.values()) + MIN_BATCHES * sizes.batch_bytes
+    unsettled = Means(
         store=store,
         sampling=wanted.sampling,
         seeds=wanted.seeds,
         options=options,
         sizes=sizes,
-        spare_bytes=max(budget.total_bytes - least, 0),
+        spare_bytes=0,
         disk_bytes=wanted.disk_bytes,
         epochs=wanted.epochs,
         device=wanted.device,
     )
+
+    def with_memory(total: int) -> Means:
+        return replace(unsettled, spare_bytes=max(total - least, 0))
+
+    budget.settle(
+        lambda total: {**common, **made.needs(with_memory(total))}, sizes.batch_bytes, MIN_BATCHES
+    )
+    means = with_memory(budget.total_bytes)
     charges = made.needs(means)
-    budget.charge({**common, **charges}, sizes.batch_bytes, _MIN_BATCHES)
     return Settled(strategy, made, rows, means, charges, budget)
 
 

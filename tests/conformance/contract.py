@@ -20,11 +20,17 @@ def contents(batch: Any) -> dict[str, Any]:
     for name in _TENSORS:
         if batch.get(name) is not None:
             tensor: torch.Tensor = batch[name]
-            found[name] = (str(tensor.dtype), tuple(tensor.shape), tensor.numpy().tobytes())
+            found[name] = _plain(tensor)
+    if batch.get("x_buffer") is not None:  # rows that stay in slots
+        found["x"] = _plain(batch.x_buffer[batch.x_index])
     for name in _LISTS:
         if name in batch:
             found[name] = batch[name]
     return found
+
+
+def _plain(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], bytes]:
+    return str(tensor.dtype), tuple(tensor.shape), tensor.numpy().tobytes()
 
 
 def all_contents(batches: Iterable[Any]) -> list[dict[str, Any]]:

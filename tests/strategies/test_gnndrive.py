@@ -396,7 +396,7 @@ def test_slots_are_held_while_a_tensor_over_them_lives(store: GraphStore, keep: 
 
 
 def test_a_loop_that_keeps_batches_is_told_so(store: GraphStore) -> None:
-    loader = make(store, "gnndrive:x=slots:buffer=5", batch_size=2)
+    loader = make(store, "gnndrive:x=slots:buffer=5", batch_size=2, strict_memory=True)
     with pytest.raises(BudgetError, match=r"slots, and .* are held by batches"):
         list(loader)
     gc.collect()
@@ -406,11 +406,30 @@ def test_a_loop_that_keeps_batches_is_told_so(store: GraphStore) -> None:
     assert len([None for _ in loader]) == len(loader)
 
 
-def test_a_batch_larger_than_all_slots_is_refused(store: GraphStore) -> None:
-    loader = make(store, "gnndrive:x=slots:buffer=2", batch_size=2, input_nodes=range(NODES))
-    large = loader.sibling(range(NODES), batch_size=200)
+def test_a_batch_that_finds_no_slots_has_rows_of_its_own(store: GraphStore) -> None:
+    loader = make(store, "gnndrive:x=slots:buffer=5", batch_size=2)
+    kept = list(loader.epoch(0))
+    assert loader.record.over_budget_bytes == 0, "there was memory for them"
+    own = [batch for batch in kept if batch.x_buffer.shape[0] == batch.num_nodes]
+    assert 0 < len(own) < len(kept)
+    assert [contents(batch) for batch in kept] == all_contents(make(store, "memory", batch_size=2))
+    for batch in own:
+        assert batch.x_index.tolist() == list(range(batch.num_nodes))
+    del kept, own, batch
+    unused, slots = standby(loader)
+    assert unused == slots
+
+
+def test_a_batch_larger_than_all_slots_has_rows_of_its_own(store: GraphStore) -> None:
+    given: dict[str, Any] = {"batch_size": 2, "input_nodes": range(NODES)}
+    strict = make(store, "gnndrive:x=slots:buffer=2", strict_memory=True, **given)
     with pytest.raises(BudgetError, match="needs as many slots, more than the"):
-        next(iter(large))
+        next(iter(strict.sibling(range(NODES), batch_size=200)))
+    loader = make(store, "gnndrive:x=slots:buffer=2", **given)
+    large = loader.sibling(range(NODES), batch_size=200)
+    assert all_contents(large) == all_contents(
+        make(store, "memory", **(given | {"batch_size": 200}))
+    )
 
 
 def test_slots_need_no_memory_for_x_but_room_for_two_batches(tmp_path: Path) -> None:

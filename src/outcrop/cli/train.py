@@ -66,6 +66,10 @@ def train(
     memory: Annotated[
         str | None, _option("--memory", "Memory of the data path, e.g. 8GB.", metavar="SIZE")
     ] = None,
+    strict_memory: Annotated[
+        bool | None,
+        _option("--strict-memory", "End where a batch needs more memory than is left."),
+    ] = None,
     disk: Annotated[
         str | None, _option("--disk", "Disk space for derived data.", metavar="SIZE")
     ] = None,

@@ -18,6 +18,10 @@ from outcrop.sample.seeds import SeedOrder, Task
 from outcrop.store.store import GraphStore
 
 
+# That any memory has room for: one with the user's loop, one on the way to it.
+MIN_BATCHES = 2
+
+
 @dataclass(frozen=True)
 class NoOptions:
     """Of strategies that have none of their own."""
@@ -194,6 +198,18 @@ class Strategy(ABC):
     @abstractmethod
     def close(self) -> None:
         """Gives up what the constructor opened."""
+
+
+def preparation_bytes(means: Means, prepare_bytes: int, resident: Mapping[str, int]) -> int:
+    """What to charge for a step before the first batch that takes so much.
+
+    It has all memory that is spare, and that of the least number of batches: what is resident is so
+    only later. Where that is too little, so much that the budget is refused.
+    """
+    batches = MIN_BATCHES * means.sizes.batch_bytes
+    if prepare_bytes <= means.spare_bytes + batches:
+        return 0
+    return max(prepare_bytes - batches - sum(resident.values()), 0)
 
 
 def parked_bytes(means: Means) -> int:

@@ -22,7 +22,7 @@ from outcrop.pack.tables import round_up
 from outcrop.sample.imported import ImportedSamples, find_samples
 from outcrop.sample.trace import trace_bytes
 from outcrop.store.arrays import WRITE_BUFFER_BYTES
-from outcrop.strategies.base import Means
+from outcrop.strategies.base import Means, preparation_bytes
 from outcrop.strategies.offline import Source, source_bytes
 
 # Chunks that are read at a time, where there is memory for their batches: while one is at its end,
@@ -102,14 +102,8 @@ class Sizes:
 
     def needs(self) -> dict[str, int]:
         resident = {**self._fixed(), CPU_CACHE: self.cache_bytes}
-        # Preparation ends before there are batches and a cache, and uses their memory.
-        beside = max(sum(resident.values()), self._means.spare_bytes)
-        missing = (
-            self._prepare_bytes(self._means.options.topology)
-            - beside
-            - 2 * self._means.sizes.batch_bytes
-        )
-        return {**resident, "preparation": max(0, missing)}
+        most = self._prepare_bytes(self._means.options.topology)
+        return {**resident, "preparation": preparation_bytes(self._means, most, resident)}
 
     def _fixed(self) -> dict[str, int]:
         sizes = self._means.sizes

@@ -32,9 +32,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.batch import Prepared, wait_for_room
+from outcrop.batch import Prepared
 from outcrop.cache.neighbor import NeighborCache, neighbor_bytes
 from outcrop.cache.refcount import FeatureBuffer
 from outcrop.errors import BudgetError, OptionError
@@ -204,29 +205,45 @@ class GnnDrive(OnlineStrategy):
     def _reserve(
         self, batch: Prepared, closed: Callable[[], bool], awaited: Callable[[], bool]
     ) -> None:
+        """Slots, or rows of its own where all slots are held and the loop waits."""
         buffer = self._buffer
         if buffer is None or batch.x_index is None:
             return
         order = np.argsort(batch.n_id, kind="stable")
         nodes = batch.n_id[order]
         wanted = int(np.count_nonzero(np.diff(nodes))) + min(len(nodes), 1)
+        maker, own_bytes = self._job.maker, len(nodes) * buffer.rows.shape[1]
         if wanted > buffer.num_slots:
-            raise BudgetError(
-                f"a batch of {wanted} nodes needs as many slots, more than the {buffer.num_slots} "
-                "that memory= leaves for rows; give more, or make batches smaller"
-            )
+            if maker.strict:
+                raise BudgetError(
+                    f"a batch of {wanted} nodes needs as many slots, more than the "
+                    f"{buffer.num_slots} that memory= leaves for rows; give more, or make batches "
+                    "smaller"
+                )
+            batch.expected = None
+            _give_rows(batch, maker.take(own_bytes, closed, awaited))
+            return
 
-        def refusal() -> str:
+        def why() -> str:
+            held = buffer.num_slots - buffer.num_standby
             return (
-                f"the next batch needs {wanted} slots, and {buffer.num_slots - buffer.num_standby} "
-                f"of {buffer.num_slots} are held by batches that are still referenced; drop them "
-                "(copy what you keep, as in batch.y.clone()), or give more memory"
+                f"the next batch needs {wanted} slots, and {held} of {buffer.num_slots} are held "
+                "by batches that are still referenced"
             )
 
-        batch.claim = wait_for_room(
-            lambda seconds: buffer.reserve(nodes, seconds, batch.expected), closed, awaited, refusal
+        found = maker.overdraft.wait(
+            lambda seconds: buffer.reserve(nodes, seconds, batch.expected),
+            lambda: maker.overdraft.beyond([own_bytes])[0],
+            maker.pool.charged_bytes(own_bytes),
+            closed,
+            awaited,
+            why,
         )
         batch.expected = None
+        if isinstance(found, np.ndarray):
+            _give_rows(batch, found)
+            return
+        batch.claim = found
         batch.x_index[order] = batch.claim.slots
 
     def _count(self, gatherers: Sequence[Gatherer], times: RunTimes) -> None:
@@ -260,6 +277,13 @@ class GnnDrive(OnlineStrategy):
         if self._neighbors is not None:
             self._neighbors.close()
             self._neighbors = None
+
+
+def _give_rows(batch: Prepared, memory: NDArray[np.uint8]) -> None:
+    """Rows of its own in place of slots."""
+    assert batch.x_index is not None
+    batch.x_index[:] = np.arange(len(batch.n_id))
+    batch.x_buffer = memory.view(np.float32).reshape(len(batch.n_id), -1)
 
 
 def _plan(means: Means) -> _Plan:

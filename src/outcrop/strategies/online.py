@@ -164,7 +164,7 @@ class _Run:
         return batch
 
     def _gather(self, batch: Prepared) -> Prepared:
-        if batch.x is not None or batch.claim is not None:
+        if batch.x is not None or batch.x_index is not None:
             gatherer = self._idle.get()
             try:
                 gatherer.gather(batch)

@@ -316,6 +316,7 @@ def make_loader(
         "batch_size": options.batch_size,
         "strategy": options.strategy,
         "memory": options.memory,
+        "strict_memory": options.strict_memory,
         "disk": options.disk,
         "epochs": options.epochs,
         "progress": progress,
@@ -356,8 +357,8 @@ def _check_bf16() -> None:
 
 
 # What may change between a run and its continuation: nothing that its weights depend on.
-_MAY_CHANGE = ("resume", "epochs", "strategy", "memory", "disk", "checkpoint_dir",
-               "checkpoint_every", "patience")  # fmt: skip
+_MAY_CHANGE = ("resume", "epochs", "strategy", "memory", "strict_memory", "disk",
+               "checkpoint_dir", "checkpoint_every", "patience")  # fmt: skip
 
 
 def _check_same(options: TrainOptions, saved: dict[str, Any], path: Path) -> None:

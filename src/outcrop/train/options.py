@@ -40,6 +40,8 @@ class TrainOptions:
     batch_size: int = 1000
     strategy: str = "auto"
     memory: str | int = "8GB"
+    strict_memory: bool = False
+    """Ends where a batch needs more memory than is left, instead of serving it with a warning."""
     disk: str | int | None = None
     epochs: int = 10
     lr: float = 0.003
