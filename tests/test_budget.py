@@ -67,7 +67,7 @@ def test_a_refusal_names_the_parts_and_charges_nothing() -> None:
 
 def test_a_cache_that_grows_with_the_memory_is_named_as_it_will_be() -> None:
     """A table of half the total: at 10 MB it is 5, at what is named it is more."""
-    with pytest.raises(BudgetError, match=r"table 12\.0 MB.* is 24MB$"):
+    with pytest.raises(BudgetError, match=r"table 11\.5 MB.* is 24MB$"):
         Budget("10MB").settle(lambda total: {"index": 10 * MB, "table": total // 2}, MB, 2)
 
 

@@ -41,7 +41,9 @@ class Budget:
         beside = min_batches * batch_bytes
         if not _fits(self.total_bytes, needs, beside):
             least = _least(self.total_bytes, needs, beside)
-            parts = [f"{name} {format_size(n)}" for name, n in needs(least).items() if n]
+            # What a little less would need shows why it is not enough.
+            found = needs(max(least - _MB, self.total_bytes))
+            parts = [f"{name} {format_size(n)}" for name, n in found.items() if n]
             parts.append(f"{min_batches} batches of {format_size(batch_bytes)}")
             raise BudgetError(
                 f"memory={format_size(self.total_bytes)} is too little: {', '.join(parts)}; the "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outcrop.cache.policy import Belady, Lru, Plan, Policy, Static, most_out_edges
+from outcrop.cache.policy import Belady, Lru, Plan, Policy, Static, choosing_bytes, most_out_edges
 from outcrop.disk import Disk
 from outcrop.errors import CorruptError
 from outcrop.sample.sampler import Subgraph
@@ -183,6 +184,24 @@ def test_changed_bytes_of_a_plan_are_found(disk: Disk, tmp_path: Path) -> None:
         file.write(b"\x07")
     with pytest.raises(CorruptError, match=r"changes: .* differ from their checksum"):
         list(plan.scan())
+
+
+@given(st.lists(st.integers(0, 2**32 - 1) | st.integers(0, 3), max_size=60), st.integers(0, 60))
+def test_of_equal_degrees_the_lower_ids_are_chosen(degrees: list[int], count: int) -> None:
+    found = most_out_edges(np.array(degrees, np.uint32), count).tolist()
+    best = sorted(range(len(degrees)), key=lambda node: (-degrees[node], node))
+    assert found == sorted(best[:count])
+
+
+def test_choosing_nodes_takes_little_beside_their_degrees() -> None:
+    degrees = (np.arange(3_000_000, dtype=np.uint32) * 7919) % 1000
+    count = 1_000_000
+    tracemalloc.start()
+    nodes = most_out_edges(degrees, count)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(nodes) == count
+    assert peak <= choosing_bytes(len(degrees), count) - degrees.nbytes
 
 
 def test_the_nodes_with_most_out_edges() -> None:

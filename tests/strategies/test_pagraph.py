@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +12,7 @@ import pytest
 
 from outcrop.cache.policy import most_out_edges
 from outcrop.errors import OptionError
+from outcrop.ingest.synthetic import SynthOptions, synthesise
 from outcrop.loader import NeighborLoader
 from outcrop.options import parse_size
 from outcrop.store.degrees import out_degrees
@@ -41,6 +45,42 @@ def test_memory_goes_to_lists_or_to_rows_as_the_share_says(tmp_path: Path) -> No
     assert "neighbour cache" not in charges[0] and "feature cache" not in charges[1]
     assert charges[1]["neighbour cache"] > 15_000 * 4
     assert charges[0]["feature cache"] == 1000 * (32 * 4 + 8)
+
+
+PROGRAM = """
+    import sys
+    from outcrop.errors import BudgetError
+    from outcrop.loader import NeighborLoader
+    from outcrop.metrics import peak_rss_bytes, rss_bytes
+    from outcrop.options import parse_size
+    from outcrop.store.store import GraphStore
+
+    def make(store, strategy, memory):
+        return NeighborLoader(store, [5], "train", batch_size=50, strategy=strategy, memory=memory)
+
+    with GraphStore(sys.argv[1]) as store:
+        for strategy in ("pagraph", "ginex:policy=static"):
+            try:
+                make(store, strategy, 1)
+            except BudgetError as error:
+                least = parse_size(str(error).rsplit(" ", 1)[1])
+            open("/proc/self/clear_refs", "w").write("5")  # the peak is counted from now
+            before = rss_bytes()
+            loader = make(store, strategy, least)
+            assert peak_rss_bytes() - before < least, (strategy, peak_rss_bytes() - before, least)
+            loader.close()
+            del loader
+"""
+
+
+def test_choosing_rows_and_lists_keeps_to_the_budget(tmp_path: Path) -> None:
+    """Degrees of all nodes are most of what there is where rows are small."""
+    path = tmp_path / "g.outcrop"
+    options = SynthOptions(nodes=4_000_000, edges=4_000_000, dim=4, classes=2)
+    synthesise(path, options, memory=1_000_000_000)
+    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_wrong_share_is_named(tmp_path: Path) -> None:

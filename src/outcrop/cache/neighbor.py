@@ -14,6 +14,7 @@ from outcrop.cache.neighbor_layout import (
     METRICS,
     NEIGHBORS_VERSION,
     Bytes,
+    blocks_bytes,
     entry_dtype,
     least_bytes,
     read_header,
@@ -25,6 +26,7 @@ from outcrop.disk import aligned_empty
 from outcrop.errors import CorruptError, OptionError
 from outcrop.options import format_size
 from outcrop.progress import SILENT, Progress
+from outcrop.store.arrays import READ_BLOCK_BYTES, WRITE_BUFFER_BYTES, reading_bytes
 from outcrop.store.derived import Layout
 from outcrop.store.store import GraphStore
 
@@ -41,6 +43,13 @@ def neighbor_bytes(store: GraphStore, spare_bytes: int) -> int:
     whole = whole_bytes(store)
     step = -(-whole // _STEPS)
     return whole if spare_bytes >= whole else max(spare_bytes, 0) // step * step
+
+
+def making_bytes(store: GraphStore) -> int:
+    """What making the layout of any cache takes: a score per node, and then a start per list."""
+    entries = store.array_bytes("indices")
+    copying = reading_bytes(entries) + min(READ_BLOCK_BYTES, entries) + 2 * WRITE_BUFFER_BYTES
+    return blocks_bytes(store.num_nodes) + 4 * store.num_nodes + copying
 
 
 def scratch_bytes(store: GraphStore, nodes: int, entries: int) -> int:

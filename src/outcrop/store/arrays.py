@@ -201,6 +201,11 @@ def _hash_first_piece(file: File, size: int) -> str:
     return hasher.checksums()[0]
 
 
+def reading_bytes(size: int, block_bytes: int = READ_BLOCK_BYTES) -> int:
+    """What read_blocks keeps for so many bytes."""
+    return min(1 + _BLOCKS_AHEAD, -(-size // block_bytes)) * min(block_bytes, size)
+
+
 def read_blocks(
     file: File, start: int, end: int, block_bytes: int = READ_BLOCK_BYTES
 ) -> Iterator[NDArray[np.uint8]]:

@@ -17,7 +17,6 @@ from outcrop.sample.sampler import Parking, Sampling
 from outcrop.sample.seeds import SeedOrder, Task
 from outcrop.store.store import GraphStore
 
-
 # That any memory has room for: one with the user's loop, one on the way to it.
 MIN_BATCHES = 2
 

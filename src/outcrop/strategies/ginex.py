@@ -28,9 +28,18 @@ from numpy.typing import NDArray
 
 from outcrop import _core
 from outcrop.batch import Prepared
-from outcrop.cache.neighbor import NeighborCache, neighbor_bytes
+from outcrop.cache.neighbor import NeighborCache, making_bytes, neighbor_bytes
 from outcrop.cache.neighbor_layout import METRICS, whole_bytes
-from outcrop.cache.policy import Belady, Changes, Lru, Plan, Policy, Static, most_out_edges
+from outcrop.cache.policy import (
+    Belady,
+    Changes,
+    Lru,
+    Plan,
+    Policy,
+    Static,
+    choosing_bytes,
+    most_out_edges,
+)
 from outcrop.disk import aligned_empty
 from outcrop.errors import BudgetError, CancelledError, OptionError
 from outcrop.gather import CachedRows
@@ -39,10 +48,18 @@ from outcrop.parallel import cpu_count
 from outcrop.pipeline import Pipeline, Stage
 from outcrop.sample.ahead import SamplingAhead
 from outcrop.sample.sampler import Sampler, Subgraph
-from outcrop.sample.seeds import Task
+from outcrop.sample.seeds import Ids, Task
 from outcrop.sample.trace import TraceReader, TraceWriter, trace_bytes
+from outcrop.store.arrays import reading_bytes
 from outcrop.store.degrees import out_degrees
-from outcrop.strategies.base import Job, Means, RunTimes, Strategy, sampler_bytes
+from outcrop.strategies.base import (
+    Job,
+    Means,
+    RunTimes,
+    Strategy,
+    preparation_bytes,
+    sampler_bytes,
+)
 from outcrop.strategies.direct import Direct
 from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
 from outcrop.strategies.online import OnlineStrategy
@@ -128,6 +145,7 @@ class Ginex(Strategy):
             if _hands_over(means):
                 most = max(most, whole_bytes(store))
             needs["feature cache"] = max(min(spare, most), _slot_bytes(means))
+        needs["preparation"] = preparation_bytes(means, _prepare_bytes(means, needs), needs)
         return needs
 
     @classmethod
@@ -147,13 +165,15 @@ class Ginex(Strategy):
         self.overlaps = _overlaps(job)
         self.lent_bytes = _lent_bytes(job)
         self.neighbors: NeighborCache | None = None
+        # First: while nodes are chosen there is memory for a number per node.
+        hottest = self._hottest() if job.options.policy == "static" else None
         self.memory = self._cache_memory()
         self.topology = self._open_topology()
         self.threads = MMAP_THREADS if self.neighbors is None else cpu_count()
         self.policy: Policy | None = None
         self.rows: CachedRows | None = None
         if job.store.has("features"):
-            self._make_cache()
+            self._make_cache(hottest)
         self._uncached = _Uncached(job, self.topology, self.threads)
         self._folder = job.store.derived.scratch()
         self._folders = count()
@@ -163,7 +183,7 @@ class Ginex(Strategy):
     def _cache_memory(self) -> NDArray[np.uint8]:
         """For rows, and in handover for lists; the policy has its own beside it."""
         charged = self.job.charges.get("feature cache", 0)
-        policy = charged // _slot_bytes(self.job) * _policy_slot_bytes(self.job)
+        policy = _slots(self.job, self.job.charges) * _policy_slot_bytes(self.job)
         return aligned_empty(max(charged - policy, 1))
 
     def _open_topology(self) -> _core.Topology:
@@ -181,22 +201,29 @@ class Ginex(Strategy):
             self.neighbors = NeighborCache.open(store, size, job.options.metric, job.progress)
         return self.neighbors.topology(store.load("indptr"))
 
-    def _make_cache(self) -> None:
+    def _hottest(self) -> Ids | None:
+        """The nodes that a static cache keeps."""
+        store = self.job.store
+        if not store.has("features"):
+            return None
+        degrees = out_degrees(store, self.job.progress)
+        return most_out_edges(degrees, _slots(self.job, self.job.charges))
+
+    def _make_cache(self, hottest: Ids | None) -> None:
         job, store = self.job, self.job.store
-        slots = job.charges["feature cache"] // _slot_bytes(job)
+        slots = _slots(job, job.charges)
         row_bytes = store.encoding.row_bytes
         memory = self.memory[: slots * row_bytes].reshape(slots, row_bytes)
         unit = job.options.read_unit
         rows = store.features if unit == _USUAL_UNIT else store.features_in_units(unit)
         self.rows = CachedRows(rows, memory, cpu_count())
         keeps = not self.hands_over
-        if job.options.policy == "belady":
-            self.policy = Belady(store.num_nodes, slots, keeps=keeps)
+        if hottest is not None:
+            self.policy = Static(store.num_nodes, hottest, keeps=keeps)
         elif job.options.policy == "lru":
             self.policy = Lru(store.num_nodes, slots, keeps=keeps)
         else:
-            nodes = most_out_edges(out_degrees(store, job.progress), slots)
-            self.policy = Static(store.num_nodes, nodes, keeps=keeps)
+            self.policy = Belady(store.num_nodes, slots, keeps=keeps)
 
     def new_folder(self) -> Path:
         """For the files of a run."""
@@ -531,6 +558,23 @@ def _loop_bytes(means: Means) -> int:
     nodes = means.sizes.nodes
     records, changes, misses = 3 * _record_bytes(means), 4 * 12 * nodes, 3 * 8 * nodes
     return records + changes + misses
+
+
+def _prepare_bytes(means: Means, needs: Mapping[str, int]) -> int:
+    """The most of choosing rows and choosing lists, one after the other."""
+    store, rows, lists = means.store, 0, 0
+    if means.options.policy == "static" and store.has("features"):
+        slots = _slots(means, needs)
+        reading = reading_bytes(store.array_bytes("indices"))
+        rows = reading + choosing_bytes(store.num_nodes, slots)
+        lists = slots * Static.slot_bytes
+    if means.options.topology == "cache":
+        lists += making_bytes(store)
+    return max(rows, lists)
+
+
+def _slots(means: Means, charges: Mapping[str, int]) -> int:
+    return charges.get("feature cache", 0) // _slot_bytes(means)
 
 
 def _slot_bytes(means: Means) -> int:

@@ -36,14 +36,21 @@ from numpy.typing import NDArray
 
 from outcrop import _core
 from outcrop.batch import Prepared
-from outcrop.cache.neighbor import NeighborCache, neighbor_bytes
+from outcrop.cache.neighbor import NeighborCache, making_bytes, neighbor_bytes
 from outcrop.cache.refcount import FeatureBuffer
 from outcrop.errors import BudgetError, OptionError
 from outcrop.gather import PARTS_AT_ONCE, BufferedRows, HeldRows, NoRows
 from outcrop.parallel import cpu_count
 from outcrop.pipeline import StageTimes
 from outcrop.sample.sampler import Subgraph
-from outcrop.strategies.base import Job, Means, RunTimes, parked_bytes, sampler_bytes
+from outcrop.strategies.base import (
+    Job,
+    Means,
+    RunTimes,
+    parked_bytes,
+    preparation_bytes,
+    sampler_bytes,
+)
 from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
 from outcrop.strategies.online import Gatherer, OnlineStrategy
 
@@ -231,20 +238,25 @@ class GnnDrive(OnlineStrategy):
                 "by batches that are still referenced"
             )
 
-        found = maker.overdraft.wait(
-            lambda seconds: buffer.reserve(nodes, seconds, batch.expected),
-            lambda: maker.overdraft.beyond([own_bytes])[0],
+        def claimed(seconds: float) -> bool | None:
+            batch.claim = buffer.reserve(nodes, seconds, batch.expected)
+            return None if batch.claim is None else True
+
+        def given() -> bool:
+            _give_rows(batch, maker.overdraft.beyond([own_bytes])[0])
+            return True
+
+        maker.overdraft.wait(
+            claimed,
+            given,
             maker.pool.charged_bytes(own_bytes),
             closed,
             awaited,
             why,
         )
         batch.expected = None
-        if isinstance(found, np.ndarray):
-            _give_rows(batch, found)
-            return
-        batch.claim = found
-        batch.x_index[order] = batch.claim.slots
+        if batch.claim is not None:
+            batch.x_index[order] = batch.claim.slots
 
     def _count(self, gatherers: Sequence[Gatherer], times: RunTimes) -> None:
         seconds = 0.0
@@ -349,13 +361,16 @@ def _sampled_ahead(means: Means, room: int, sampler: int, extractors: int) -> tu
 
 def _needs(means: Means, plan: _Plan) -> dict[str, int]:
     kept = "neighbour cache" if plan.cached else "topology in the page cache"
-    return {
+    needs = {
         "samplers": plan.samplers * _sampler_bytes(means, cached=plan.cached),
         "sampled batches": plan.parked * parked_bytes(means),
         "indptr": _indptr_bytes(means, cached=plan.cached),
         kept: plan.topology_bytes,
         **_buffer_bytes(means, plan.slots, plan.extractors),
     }
+    if plan.cached:
+        needs["preparation"] = preparation_bytes(means, making_bytes(means.store), needs)
+    return needs
 
 
 def _topology_bytes(means: Means) -> int:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 from outcrop import _core
-from outcrop.cache.neighbor import NeighborCache, neighbor_bytes
+from outcrop.cache.neighbor import NeighborCache, making_bytes, neighbor_bytes
 from outcrop.parallel import cpu_count
 from outcrop.sample.sampler import Sampler
 from outcrop.strategies.base import Job, Means, sampler_bytes
@@ -25,7 +25,8 @@ def source_bytes(means: Means, source: Source) -> int:
     if source == "memory":
         return store.array_bytes("indptr") + store.array_bytes("indices")
     if source == "cache":
-        return store.array_bytes("indptr") + sampler_bytes(means)
+        # Lists are chosen first.
+        return max(store.array_bytes("indptr") + sampler_bytes(means), making_bytes(store))
     return 0
 
 

@@ -13,14 +13,15 @@ import numpy as np
 
 from outcrop import _core
 from outcrop.batch import Prepared
-from outcrop.cache.neighbor import NeighborCache, neighbor_bytes
-from outcrop.cache.policy import Static, most_out_edges
+from outcrop.cache.neighbor import NeighborCache, making_bytes, neighbor_bytes
+from outcrop.cache.policy import Static, choosing_bytes, most_out_edges
 from outcrop.disk import aligned_empty
 from outcrop.errors import OptionError
 from outcrop.gather import CachedRows, NoRows
 from outcrop.parallel import cpu_count
+from outcrop.store.arrays import reading_bytes
 from outcrop.store.degrees import out_degrees
-from outcrop.strategies.base import Job, Means, RunTimes, sampler_bytes
+from outcrop.strategies.base import Job, Means, RunTimes, preparation_bytes, sampler_bytes
 from outcrop.strategies.online import Gatherer, OnlineStrategy
 
 
@@ -59,6 +60,7 @@ class PaGraph(OnlineStrategy):
         if store.has("features"):
             left = int(spare * (1 - share))
             needs["feature cache"] = min(left, store.num_nodes * _slot_bytes(means))
+        needs["preparation"] = preparation_bytes(means, _prepare_bytes(means, needs), needs)
         return needs
 
     @classmethod
@@ -67,14 +69,16 @@ class PaGraph(OnlineStrategy):
 
     def __init__(self, job: Job) -> None:
         store = job.store
+        # First: while nodes are chosen there is memory for a number per node.
+        nodes = np.empty(0, np.int64)
+        if store.has("features"):
+            nodes = most_out_edges(out_degrees(store, job.progress), _slots(job, job.charges))
         self._neighbors = NeighborCache.open(
             store, job.charges["neighbour cache"], progress=job.progress
         )
         super().__init__(job, self._neighbors.topology(store.load("indptr")), cpu_count())
         if store.has("features"):
             row_bytes = store.encoding.row_bytes
-            slots = job.charges["feature cache"] // _slot_bytes(job)
-            nodes = most_out_edges(out_degrees(store, job.progress), slots)
             self._cached = Static(store.num_nodes, nodes)
             self._memory = aligned_empty((max(len(nodes), 1), row_bytes))
             CachedRows(store.features, self._memory, 1).fill(nodes, np.arange(len(nodes)))
@@ -114,6 +118,18 @@ class _StaticRows:
         self._rows.cancel()
 
 
+def _slots(means: Means, charges: Mapping[str, int]) -> int:
+    return charges.get("feature cache", 0) // _slot_bytes(means)
+
+
+def _prepare_bytes(means: Means, needs: Mapping[str, int]) -> int:
+    """Rows are chosen, then lists."""
+    store, slots = means.store, _slots(means, needs)
+    rows = reading_bytes(store.array_bytes("indices")) + choosing_bytes(store.num_nodes, slots)
+    return max(rows, making_bytes(store) + slots * Static.slot_bytes)
+
+
 def _slot_bytes(means: Means) -> int:
     """A row, and its node in the list of them."""
-    return means.store.encoding.row_bytes + Static.slot_bytes
+    row_bytes = means.store.encoding.row_bytes if means.store.has("features") else 0
+    return row_bytes + Static.slot_bytes
