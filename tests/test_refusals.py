@@ -54,7 +54,7 @@ def refusal(make: Callable[[Any], Any], memory: int) -> int | None:
     try:
         make(memory)
     except BudgetError as error:
-        found = re.search(r"memory=.* the smallest that would do is (\w+)$", str(error))
+        found = re.search(r"memory=.* the smallest that would do is (\w+)(;|$)", str(error))
         assert found is not None, str(error)
         return parse_size(found[1])
     return None
