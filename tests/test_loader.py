@@ -36,8 +36,9 @@ from outcrop.strategies import STRATEGIES
 from outcrop.strategies.base import RunTimes
 from outcrop.strategies.memory import Memory
 from tests.conformance.contract import all_contents, check_against_store, contents
+from tests.graphs import Graph
 from tests.processes import program, running
-from tests.stores import CLASSES, make_random_store, smallest_memory
+from tests.stores import CLASSES, make_random_store, make_store, smallest_memory
 
 
 @pytest.fixture
@@ -393,6 +394,47 @@ def test_a_batch_larger_than_all_memory_is_served(wide: GraphStore) -> None:
     strict = tight(wide, "direct", strict_memory=True)
     with pytest.raises(BudgetError, match=r"more than the .* that memory= leaves for all batches"):
         next(strict.sibling("train", batch_size=100).epoch(0))
+
+
+@pytest.fixture
+def uneven(tmp_path: Path) -> Iterator[GraphStore]:
+    """Of 400 nodes, the first 100 have no edges, and the last 100 a hundred each."""
+    rng = np.random.default_rng(0)
+    targets = np.concatenate([rng.integers(100, 300, 200), np.repeat(np.arange(300, 400), 100)])
+    edges = np.stack([rng.integers(0, 400, len(targets)), targets])
+    graph = Graph(400, edges)
+    with make_store(tmp_path / "u.outcrop", graph, dim=2000) as made:
+        yield made
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_batches_are_foreseen_though_the_first_are_small(uneven: GraphStore, strategy: str) -> None:
+    """In the least memory, unshuffled, and refused where one were not foreseen."""
+
+    def of(memory: Any) -> NeighborLoader:
+        return NeighborLoader(uneven, [20, 20], range(400), batch_size=10, strategy=strategy,
+                              memory=memory, strict_memory=True)  # fmt: skip
+
+    assert sum(batch.batch_size for batch in of(smallest_memory(of))) == 400
+
+
+def test_a_sibling_that_is_named_before_has_memory(uneven: GraphStore) -> None:
+    def of(memory: Any, **more: Any) -> NeighborLoader:
+        return NeighborLoader(uneven, [5, 5], range(400), batch_size=2, strategy="direct",
+                              memory=memory, **more)  # fmt: skip
+
+    least = smallest_memory(of)
+    large: dict[str, Any] = {"input_nodes": "val", "batch_size": 100}
+    with pytest.warns(BudgetWarning, match=r"batches of 100 seeds take up to .* leaves"):
+        of(least).sibling(**large)
+    with pytest.raises(BudgetError, match=r"make the loader with siblings="):
+        of(least, strict_memory=True).sibling(**large)
+
+    def foreseeing(memory: Any) -> NeighborLoader:
+        return of(memory, strict_memory=True, siblings=[large])
+
+    loader = foreseeing(smallest_memory(foreseeing))
+    assert sum(batch.batch_size for batch in loader.sibling(**large)) == 100
 
 
 def test_the_smallest_memory_named_is_accepted(store: GraphStore) -> None:

@@ -9,7 +9,7 @@ import sys
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,15 +19,15 @@ from outcrop.auto import AUTO, choose, with_advice
 from outcrop.batch import BatchMaker, Prepared
 from outcrop.errors import BudgetError, BudgetWarning, OptionError, is_refusal_to_write
 from outcrop.metrics import DriveUse, EpochRecord, LoaderRecord
-from outcrop.options import parse_size
+from outcrop.options import format_size, parse_size, size_of_at_least
 from outcrop.pipeline import Event
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.sampler import Sampling
 from outcrop.sample.seeds import Ids, SeedOrder, Stream, Task
-from outcrop.settle import Settled, Wanted, settle
+from outcrop.settle import Settled, Wanted, probe, settle
 from outcrop.store.format import SPLITS
 from outcrop.store.store import GraphStore
-from outcrop.strategies.base import Job, RunTimes
+from outcrop.strategies.base import MIN_BATCHES, Job, RunTimes
 
 ALL_NODES = "all"
 """Names every node, wherever "train", "val" or "test" would name some."""
@@ -55,8 +55,10 @@ class Feed:
         progress: Progress = SILENT,
         device: str = "cpu",
         strict_memory: bool = False,
+        others: Sequence[SeedOrder] = (),
     ) -> None:
-        """`first`: a schedule whose first batch shows how large batches are.
+        """`first`: the schedule that is prepared for; its batches show how large batches are, and
+        so do those of `others`.
 
         `epochs`: that the run will have, if that is known. `progress`: of what is prepared.
         `device`: where batches will go. `strategy`: by name, with options; or auto.
@@ -73,11 +75,13 @@ class Feed:
             None if disk is None else parse_size(disk),
             epochs,
             device,
+            tuple(others),
         )
         self.store = store
         self.sampling = sampling
         self.seed = first.seed
         self._strict_memory = strict_memory
+        self._largest = max(seeds.batch_size for seeds in (first, *others))
         self._runs: list[RunTimes] = []  # those that are open; the last one is shown
         if strategy == AUTO:
             self._open_best(wanted, progress)
@@ -165,6 +169,24 @@ class Feed:
         """Options of the strategy by which batches are others than are sampled, by full names."""
         name = self._strategy.name
         return {f"{name}:{option}": v for option, v in self._strategy.alterations.items()}
+
+    def foresee(self, seeds: SeedOrder) -> None:
+        """Says at once where batches of another schedule will need more memory than there is."""
+        if seeds.batch_size <= self._largest:
+            return
+        self._largest = seeds.batch_size
+        needed = probe(self.store, self.sampling, seeds).sizes(self.rows).batch_bytes
+        missing = MIN_BATCHES * needed - self._pool.limit_bytes
+        if missing <= 0:
+            return
+        said = (
+            f"batches of {seeds.batch_size} seeds take up to {format_size(needed)}, and memory= "
+            f"leaves {format_size(self._pool.limit_bytes)} for two; make the loader with siblings= "
+            f"that say so, or with {size_of_at_least(missing)} more"
+        )
+        if self._strict_memory:
+            raise BudgetError(said)
+        warnings.warn(said, BudgetWarning, stacklevel=3)
 
     def queue_lengths(self) -> dict[str, int]:
         """How many batches wait before each stage of the current run, and for the loop.

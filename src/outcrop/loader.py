@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,7 @@ class LoaderOptions:
     transform: Transform | None = None
     device: torch.device = _CPU
     strict_memory: bool = False
+    siblings: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "seed", "epochs"):
@@ -102,6 +103,7 @@ class _FedLoader(torch.utils.data.DataLoader[Any]):
             progress=options.progress,
             device=_device_name(options.device),
             strict_memory=options.strict_memory,
+            others=[replace(options, **changes).seeds(self.store) for changes in options.siblings],
         )
         if self.feed.rows.in_slots and options.device.type != "cpu":
             self.feed.close()
@@ -142,7 +144,9 @@ class _FedLoader(torch.utils.data.DataLoader[Any]):
         sort_out(type(self).__name__, rest, stacklevel=2)
         other = type(self).__new__(type(self))
         other.__dict__.update(store=self.store, feed=self.feed)
-        other._attach(options, options.seeds(self.store))
+        seeds = options.seeds(self.store)
+        self.feed.foresee(seeds)
+        other._attach(options, seeds)
         return other
 
     def _convert(self, batch: Prepared) -> Data:
@@ -230,6 +234,7 @@ class NeighborLoader(_FedLoader, PygNeighborLoader):  # type: ignore[misc]
         transform: Transform | None = None,
         device: str | torch.device = "cpu",
         strict_memory: bool = False,
+        siblings: Sequence[Mapping[str, Any]] = (),
         **rest: Any,
     ) -> None:
         """`data`, a store or its path -> batches around `input_nodes`.
@@ -245,6 +250,8 @@ class NeighborLoader(_FedLoader, PygNeighborLoader):  # type: ignore[misc]
         device: where batches go.
         strict_memory: where batches that you keep leave too little for the next one, BudgetError;
         else it is served beyond `memory`, with a BudgetWarning.
+        siblings: what `sibling` will be called with, as in [{"input_nodes": "val", "batch_size":
+        4000}], so that there is memory for such batches, too.
 
         PyG's NodeLoader.__init__ is not called: it would hold the ids of all nodes.
         """
@@ -264,6 +271,7 @@ class NeighborLoader(_FedLoader, PygNeighborLoader):  # type: ignore[misc]
             transform=transform,
             device=as_device(device),
             strict_memory=strict_memory,
+            siblings=siblings,
         )
         self._open(data, sampling, options, rest)
 
@@ -331,6 +339,7 @@ class ShaDowLoader(_FedLoader):
         transform: Transform | None = None,
         device: str | torch.device = "cpu",
         strict_memory: bool = False,
+        siblings: Sequence[Mapping[str, Any]] = (),
         **rest: Any,
     ) -> None:
         """As NeighborLoader; `depth` hops of `num_neighbors` each."""
@@ -355,6 +364,7 @@ class ShaDowLoader(_FedLoader):
             transform=transform,
             device=as_device(device),
             strict_memory=strict_memory,
+            siblings=siblings,
         )
         self._open(data, sampling, options, rest)
 

@@ -5,22 +5,28 @@ Nothing is allocated and nothing is written: a strategy that does not fit is ref
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 
 from outcrop.batch import BatchShape, RowShape
 from outcrop.budget import Budget
 from outcrop.errors import OptionError
 from outcrop.sample.sampler import Sampler, Sampling
-from outcrop.sample.seeds import SeedOrder
+from outcrop.sample.seeds import SeedOrder, Task
 from outcrop.store.store import GraphStore
 from outcrop.strategies import strategy_named
 from outcrop.strategies.base import MIN_BATCHES, Means, Sizes, Strategy
 from outcrop.strategies.mmap import mapped_topology
 
-# Batches differ in size: sizes seen on the first one are taken so many times larger.
-_MARGIN = 1.15
+# Where in a schedule batches are sampled to see how large they are: the first places first.
+_PROBED_PLACES = (0.0, 1.0, 0.5, 0.25, 0.75)
+# Fewer, once so many edges were sampled. Not seconds: sizes decide what is found on disk again.
+_PROBED_EDGES = 1 << 22
+# Others may be larger than those: by half the difference between the smallest and the largest, and
+# within these bounds.
+_LEAST_MARGIN, _MOST_MARGIN = 0.05, 0.5
+_MARGIN_OF_ONE = 0.15
 _PROBE_THREADS = 16
 
 
@@ -36,11 +42,13 @@ class Wanted:
     disk_bytes: int | None = None
     epochs: int | None = None
     device: str = "cpu"
+    others: tuple[SeedOrder, ...] = ()
+    """Further schedules whose batches must fit as well."""
 
     @cached_property
     def sampled(self) -> Sampled:
         """Sizes that are the same for every strategy."""
-        return probe(self.store, self.sampling, self.seeds)
+        return probe(self.store, self.sampling, self.seeds, *self.others)
 
 
 @dataclass(frozen=True)
@@ -117,20 +125,46 @@ def settle(wanted: Wanted, strategy: str) -> Settled:
     return Settled(strategy, made, rows, means, charges, budget)
 
 
-def probe(store: GraphStore, sampling: Sampling, seeds: SeedOrder) -> Sampled:
-    """Samples the first batch from the memory-mapped topology."""
+def probe(store: GraphStore, sampling: Sampling, *schedules: SeedOrder) -> Sampled:
+    """Samples some batches of each schedule, from first to last, from the memory-mapped topology.
+
+    -> the largest that batches will be, as far as these tell.
+    """
+    found = [_probe(store, sampling, seeds) for seeds in schedules]
+    return Sampled(*(max(sizes) for sizes in zip(*map(astuple, found), strict=True)))
+
+
+def _probe(store: GraphStore, sampling: Sampling, seeds: SeedOrder) -> Sampled:
     sampler = Sampler(sampling, mapped_topology(store), seeds.seed, _PROBE_THREADS)
-    nodes = edges = targets = 0
-    if len(seeds):
-        subgraph = sampler.sample(seeds.task(0, 0))
-        nodes, edges = len(subgraph.nodes), len(subgraph.sources)
-        targets = len(subgraph.counts)
+    nodes, edges, targets = [0], [0], [0]
+    for task in _probed(seeds):
+        subgraph = sampler.sample(task)
+        nodes.append(len(subgraph.nodes))
+        edges.append(len(subgraph.sources))
+        targets.append(len(subgraph.counts))
+        if sum(edges) > _PROBED_EDGES:
+            break
+    margin = 1 + max(_margin(nodes[1:]), _margin(edges[1:]))
     return Sampled(
-        int(nodes * _MARGIN),
-        int(edges * _MARGIN),
-        int(targets * _MARGIN),
-        int(sampler.memory_bytes * _MARGIN),
+        int(max(nodes) * margin),
+        int(max(edges) * margin),
+        int(max(targets) * margin),
+        int(sampler.memory_bytes * margin),
     )
+
+
+def _probed(seeds: SeedOrder) -> Iterator[Task]:
+    """Batches across the schedule, each of another epoch; none that is shorter than others."""
+    whole = max(len(seeds.nodes) // seeds.batch_size, 1)
+    for epoch, place in enumerate(_PROBED_PLACES if len(seeds) else ()):
+        yield seeds.task(epoch, round(place * (whole - 1)))
+
+
+def _margin(sizes: Sequence[int]) -> float:
+    if len(sizes) < 2 or not max(sizes):
+        return _MARGIN_OF_ONE
+    spread = (max(sizes) - min(sizes)) / max(sizes)
+    return min(max(spread / 2, _LEAST_MARGIN), _MOST_MARGIN)
 
 
 def common_needs(store: GraphStore, seeds: SeedOrder) -> dict[str, int]:
