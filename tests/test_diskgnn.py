@@ -24,6 +24,7 @@ from outcrop.disk import Recycled
 from outcrop.errors import BudgetError, CorruptError, OptionError, WriteError
 from outcrop.loader import NeighborLoader, ShaDowLoader
 from outcrop.options import DiskOptions, Faults, parse_size
+from outcrop.progress import Progress
 from outcrop.sample.sampler import Sampler
 from outcrop.store.locks import DirectoryLock
 from outcrop.store.store import GraphStore
@@ -742,3 +743,37 @@ def test_the_least_memory_is_named(store: GraphStore) -> None:
     shadow = ShaDowLoader(store, 2, 4, "train", batch_size=20, strategy="diskgnn", memory="30MB")
     assert len(list(shadow)) == 11
     shadow.close()
+
+
+class Notes(Progress):
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.texts.append(text)
+
+
+def test_a_look_before_training_costs_no_prepared_epoch(store: GraphStore) -> None:
+    notes = Notes()
+    made = loader(store, "diskgnn", epochs=2, progress=notes)
+    next(iter(made))
+    for _ in range(2):
+        assert len([None for _ in made]) == len(made)
+    assert [entry.unprepared_batches for entry in made.record.epochs] == [0, 0, 0]
+    assert notes.texts == []
+
+
+def test_an_epoch_that_was_not_prepared_is_announced_and_counted(store: GraphStore) -> None:
+    notes = Notes()
+    made = loader(store, "diskgnn", epochs=2, progress=notes)
+    for _ in zip(range(2), made, strict=False):  # given up in the middle
+        pass
+    for _ in range(3):  # epochs 1, 2 and 3
+        for _ in made:
+            pass
+    counted = [entry.unprepared_batches for entry in made.record.epochs]
+    assert counted == [0, 0, len(made), len(made)]
+    (said,) = notes.texts
+    assert "epoch 2 was not prepared (0 to 1 were)" in said and "epochs= (got 2)" in said
+    validation = made.sibling("val", shuffle=False)
+    assert len(list(validation)) and made.record.epochs[-1].unprepared_batches == 0

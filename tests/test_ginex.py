@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
 import subprocess
@@ -15,12 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from outcrop.errors import BudgetError, OptionError, ReadError, WriteError
 from outcrop.loader import NeighborLoader
 from outcrop.options import DiskOptions, Faults
 from outcrop.store.store import GraphStore
+from outcrop.train import TrainOptions, fit
 from tests.conformance.contract import all_contents
+from tests.processes import program
 from tests.stores import make_random_store
 
 OPTIONS: dict[str, Any] = {
@@ -262,3 +266,51 @@ def test_large_reads_are_fewer_and_are_counted(store: GraphStore) -> None:
 def test_wrong_options_are_named(store: GraphStore, options: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         loader_of(store, f"ginex:{options}")
+
+
+LEFT = {"error": "raise RuntimeError('no')", "interrupt": "os.kill(os.getpid(), signal.SIGINT)"}
+
+
+@pytest.mark.parametrize("strategy", MODES)
+@pytest.mark.parametrize("ending", LEFT)
+def test_a_program_that_ends_in_its_loop_leaves_nothing_behind(
+    store: GraphStore, strategy: str, ending: str
+) -> None:
+    code = textwrap.dedent(f"""
+        import os, signal, outcrop
+        loader = outcrop.NeighborLoader({str(store.path)!r}, [4, 3], "train", batch_size=10,
+                                        strategy={strategy!r}, memory="200MB")
+        for number, batch in enumerate(loader):
+            if number == 5:
+                {LEFT[ending]}
+                import time; time.sleep(10)
+    """)
+    done = subprocess.run(program(code), capture_output=True, text=True, timeout=60)
+    assert done.returncode and ("no" if ending == "error" else "Interrupt") in done.stderr
+    assert scratch(store) == []
+
+
+@pytest.mark.parametrize("strategy", MODES)
+def test_a_loader_that_is_dropped_leaves_nothing_behind(store: GraphStore, strategy: str) -> None:
+    loader = loader_of(store, strategy)
+    batches = iter(loader)
+    next(batches)
+    assert scratch(store)
+    del loader, batches
+    gc.collect()
+    assert scratch(store) == []
+
+
+def test_training_that_fails_leaves_nothing_behind(store: GraphStore) -> None:
+    class Failing(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+
+        def forward(self, *_: Any, **__: Any) -> None:
+            raise RuntimeError("no such model")
+
+    with pytest.raises(RuntimeError, match="no such model") as kept:
+        fit(store, TrainOptions(strategy="ginex", layers=2, batch_size=10), model=Failing())
+    assert scratch(store) == [], "though the error still holds the loop"
+    del kept

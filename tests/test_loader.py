@@ -281,6 +281,42 @@ def test_shadow_batches_have_what_pyg_gives(store: GraphStore) -> None:
         check_against_store(batch, store)
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_first_look_does_not_use_up_an_epoch(store: GraphStore, strategy: str) -> None:
+    wanted = make(store, strategy="memory")
+    loader = make(store, strategy=strategy, epochs=2)
+    for _ in range(3):
+        assert contents(next(iter(loader))) == contents(next(wanted.epoch(0)))
+    for epoch in range(2):
+        assert all_contents(loader) == all_contents(wanted.epoch(epoch))
+    assert contents(next(iter(loader))) == contents(next(wanted.epoch(2)))
+    assert contents(next(iter(loader))) == contents(next(wanted.epoch(3))), "not the first look"
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_loop_that_is_given_up_has_used_its_epoch(store: GraphStore, strategy: str) -> None:
+    wanted = make(store, strategy="memory")
+    loader = make(store, strategy=strategy, epochs=2)
+    batches = iter(loader)
+    next(batches)
+    next(batches)
+    del batches
+    assert all_contents(loader) == all_contents(wanted.epoch(1))
+
+
+def test_a_part_of_an_epoch_that_was_asked_for_is_no_look(store: GraphStore) -> None:
+    loader = make(store)
+    assert len(list(loader.epoch(0, batches=1))) == 1
+    assert contents(next(iter(loader))) == contents(next(make(store).epoch(1)))
+
+
+def test_the_position_of_a_look_is_after_its_batch(store: GraphStore) -> None:
+    loader, resumed = make(store), make(store)
+    next(iter(loader))
+    resumed.load_state_dict(loader.state_dict())
+    assert all_contents(resumed) == all_contents(loader.epoch(0))[1:]
+
+
 # Memory
 
 

@@ -5,12 +5,15 @@ Loaders are a thin layer over it: they turn its batches into what PyG would give
 
 from __future__ import annotations
 
+import atexit
 import sys
 import time
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,10 +86,12 @@ class Feed:
         self._strict_memory = strict_memory
         self._largest = max(seeds.batch_size for seeds in (first, *others))
         self._runs: list[RunTimes] = []  # those that are open; the last one is shown
+        self._loops: WeakSet[Iterator[Prepared]] = WeakSet()
         if strategy == AUTO:
             self._open_best(wanted, progress)
         else:
             self._open(_settled(wanted, strategy), progress)
+        _open_feeds.add(self)
 
     def _open_best(self, wanted: Wanted, progress: Progress) -> None:
         """Opens what auto chooses; where the drive does not let it, what it chooses then."""
@@ -144,6 +149,7 @@ class Feed:
         start = time.perf_counter()
         numbers: dict[int, int] = {}
         batches = self._strategy.batches(_numbered(tasks, numbers), times)
+        self._loops.add(batches)
         self._runs.append(times)
         try:
             for batch in batches:
@@ -207,7 +213,22 @@ class Feed:
         self.record.epochs.append(entry)
 
     def close(self) -> None:
+        """Ends loops that are open, and gives up what the strategy opened."""
+        for batches in list(self._loops):
+            with suppress(ValueError):  # another thread is in it, and will end it
+                batches.close()  # type: ignore[attr-defined]
         self._strategy.close()
+        _open_feeds.discard(self)
+
+
+_open_feeds: WeakSet[Feed] = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    # A loop that was left by an error lives until here: its strategy may have files to remove.
+    for feed in list(_open_feeds):
+        feed.close()
 
 
 def _settled(wanted: Wanted, strategy: str) -> Settled:

@@ -58,6 +58,8 @@ class EpochRecord:
     bytes_read: int = 0
     drive_bytes: int = 0
     """What the kernel read from the drive for this process, page faults included."""
+    unprepared_batches: int = 0
+    """Of a strategy that prepares epochs: those that it had not, and read as they came."""
     stages: dict[str, StageRecord] = field(default_factory=dict)
     """By the papers' names: sample, inspect, switch, graph load, gather, copy, cache update,
     transfer, compute."""
@@ -75,6 +77,7 @@ class EpochRecord:
         self.hits = dict(times.hits)
         self.read_requests = after.counters.read_requests - before.counters.read_requests
         self.tier_bytes = dict(times.tier_bytes)
+        self.unprepared_batches = times.unprepared_batches
         asked = after.counters.bytes_wanted - before.counters.bytes_wanted
         self.bytes_wanted = asked - times.padding_bytes
         self.bytes_read = after.counters.bytes_read - before.counters.bytes_read

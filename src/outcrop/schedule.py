@@ -22,6 +22,7 @@ class Schedule:
         self._epoch, self._batch, self._calls = 0, 0, 0
         self._ahead: set[int] = set()
         self._loaded = False
+        self._first_look = False
 
     def epoch(
         self, epoch: int, first_batch: int = 0, last_batch: int | None = None
@@ -30,6 +31,7 @@ class Schedule:
         last_batch = len(self.seeds) if last_batch is None else last_batch
         if epoch < 0 or not 0 <= first_batch <= last_batch <= len(self.seeds):
             raise OptionError(f"no batches {first_batch} to {last_batch} of epoch {epoch}")
+        self._first_look = False
         return self._batches(epoch, range(first_batch, last_batch), set())
 
     def _batches(self, epoch: int, numbers: range, ahead: set[int]) -> Iterator[Prepared]:
@@ -56,10 +58,15 @@ class Schedule:
             self._batch += 1
 
     def next_epoch(self) -> Iterator[Prepared]:
-        """What is left of an epoch whose position was loaded; else the epoch after the last one."""
-        begun = self._batch or self._ahead
+        """What is left of an epoch whose position was loaded; else the epoch after the last one.
+
+        A first look is free: where only one batch of the first epoch was taken, it begins anew.
+        """
+        begun = self._batch + len(self._ahead)
         if begun and not self._loaded:  # the last iteration was given up in the middle
-            self._epoch, self._batch, self._ahead = self._epoch + 1, 0, set()
+            looked = self._first_look and begun == 1
+            self._epoch, self._batch, self._ahead = 0 if looked else self._epoch + 1, 0, set()
+        self._first_look = not (self._epoch or self._batch or self._ahead)
         return self._batches(self._epoch, range(self._batch, len(self.seeds)), self._ahead)
 
     def one(self, input_ids: Ids) -> Prepared:

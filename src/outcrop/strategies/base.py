@@ -94,6 +94,8 @@ class RunTimes:
     """Rows found in memory, by tier; a strategy with tiers counts them."""
     tier_bytes: dict[str, int] = field(default_factory=dict)
     """Read for rows, by tier; a strategy with tiers on disk counts them."""
+    unprepared_batches: int = 0
+    """Of a strategy that prepares epochs: batches of its schedule that it had not."""
     padding_bytes: int = 0
     """Of those, bytes of pages that belong to no row that was wanted."""
     _pipeline: Pipeline | None = field(default=None, init=False, repr=False)

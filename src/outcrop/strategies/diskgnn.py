@@ -148,6 +148,7 @@ class DiskGNN(Strategy):
         self._refresh: Refresh | None = None
         self._runs = 0
         self._used_up = False
+        self._announced = False
         self._failed: BaseException | None = None
         if self._options.refresh == "background":
             self._refresh = Refresh(self._prepare_next)
@@ -392,6 +393,7 @@ class DiskGNN(Strategy):
         tasks = iter(tasks)
         for first in tasks:
             self._renew(first, times)
+            self._announce(first)
             tasks = chain([first], tasks)
             break
         seen = _Last(tasks)
@@ -410,6 +412,20 @@ class DiskGNN(Strategy):
                 times.hit(DEVICE_CACHE, sum(run.device_hits))
             run.count_read_bytes()
 
+    def _announce(self, task: Task) -> None:
+        """Says, the first time, that an epoch will be read at random."""
+        if self._announced or not self._is_own(task) or self.place(task) is not None:
+            return
+        self._announced = True
+        first = self._spec.first_epoch or 0
+        prepared = f"{first} to {first + self._spec.epochs - 1}"
+        self._job.progress.note(
+            f"diskgnn: epoch {task.epoch} was not prepared ({prepared} were): its batches are "
+            "sampled and their rows read as they come, which takes longer. A loop that is given up "
+            "in its middle uses up its epoch; give epochs= (got "
+            f"{self._job.epochs}) for all of them, or refresh=background"
+        )
+
     def _is_last(self, task: Task | None) -> bool:
         """Whether nothing that was prepared comes after it."""
         last_epoch = (self._spec.first_epoch or 0) + self._spec.epochs - 1
@@ -425,7 +441,7 @@ class DiskGNN(Strategy):
             for layout in layouts:
                 discard(layout.path)
         self._device = None
-        del self._topology
+        self.__dict__.pop("_topology", None)  # closed twice is closed
 
 
 def _device_rows(job: Job, rows: int) -> DeviceRows | None:
@@ -532,6 +548,8 @@ class _Run:
         number, task = item
         t = self._strategy.place(task)
         if t is None:
+            if self._strategy._is_own(task):
+                self._times.unprepared_batches += 1
             return _Loaded(number, task, self._sampler.sample(task), None)
         with self._strategy._advising():
             found, subgraph = next(self._trace.scan(t, t + 1, what="narrow"))

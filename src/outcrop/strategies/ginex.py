@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -176,6 +177,8 @@ class Ginex(Strategy):
             self._make_cache(hottest)
         self._uncached = _Uncached(job, self.topology, self.threads)
         self._folder = job.store.derived.scratch()
+        # Where nobody closes it; at the end of the program the feed does.
+        weakref.finalize(self, self._folder.abandon).atexit = False
         self._folders = count()
         # The cache belongs to one run at a time; others that are open meanwhile go without.
         self._cache_lock = threading.Lock()
@@ -407,6 +410,7 @@ class _Run:
         finally:
             results.close()
             self._times.take(self._loop)
+            del self._loop  # they refer to each other: files would wait for garbage collection
 
     def _items(self, superbatches: Iterator[_Superbatch]) -> Iterator[_Item]:
         numbers = count()
@@ -449,6 +453,7 @@ class _Run:
 
     def close(self) -> None:
         self._cancel()
+        self._ahead = None
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

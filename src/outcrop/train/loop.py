@@ -188,6 +188,12 @@ class _Run:
     # Training
 
     def fit(self) -> FitResult:
+        try:
+            return self._fit()
+        finally:
+            self.loader.close()
+
+    def _fit(self) -> FitResult:
         if self.options.resume:
             self._resume()
         done = self.loader.state_dict()["epoch"]
@@ -296,7 +302,6 @@ class _Run:
             stopped_early=self._stopped(),
             series=self.monitor.series,
         )
-        self.loader.close()
         self.reporter.end(result)
         return result
 
