@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -181,3 +182,12 @@ assert not hasattr(store, "train_mask") and "torch" not in sys.modules
 assert store.x.shape == (2, 3) and "torch" in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_what_is_no_store_is_told_how_it_becomes_one(tmp_path: Path) -> None:
+    (tmp_path / "cora.npz").write_bytes(b"PK")
+    with pytest.raises(StoreError, match=r"cora\.npz: .* a file; outcrop import makes"):
+        outcrop.open(tmp_path / "cora.npz")
+    not_a_path: Any = Data()
+    with pytest.raises(OptionError, match=r"got Data\); outcrop\.from_pyg\(data, path\)"):
+        outcrop.open(not_a_path)

@@ -477,5 +477,7 @@ def read_manifest(store: Path) -> Manifest:
         kind = "a directory without a manifest" if store.is_dir() else "no such directory"
         raise StoreError(f"{store}: not an Outcrop store ({kind})") from None
     except NotADirectoryError:
-        raise StoreError(f"{store}: not an Outcrop store (a file)") from None
+        raise StoreError(
+            f"{store}: not an Outcrop store, but a file; outcrop import makes a store of it"
+        ) from None
     return Manifest.from_bytes(data, str(path))

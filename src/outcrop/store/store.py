@@ -52,6 +52,11 @@ class GraphStore:
 
     def __init__(self, path: str | os.PathLike[str], disk: DiskOptions | None = None) -> None:
         """StoreError where it is none; CorruptError where a file is missing or has another size."""
+        if not isinstance(path, (str, os.PathLike)):
+            raise OptionError(
+                f"a store is named by its path (got {type(path).__name__}); "
+                "outcrop.from_pyg(data, path) makes one of PyG's data"
+            )
         self.path = Path(path)
         self.manifest: Manifest = read_manifest(self.path)
         for name in self.manifest.arrays:
