@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -142,3 +143,51 @@ def test_millions_of_nodes_are_refused_once(tmp_path: Path, strategy: str, memor
         if least is not None:
             assert refusal(settle, least) is None
             assert refusal(settle, least - MB) is not None or least - MB <= memory
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    ["ginex", "ginex:superbatch=3", "diskgnn", "diskgnn:packing=false", "diskgnn:cpu_cache=false",
+     "diskgnn:refresh=background:cpu_cache=false", "diskgnn:device_cache=20rows"],
+)  # fmt: skip
+@settings(max_examples=50 if SOAK else 3)
+@given(data=st.data())
+def test_the_disk_that_a_refusal_names_is_enough(strategy: str, data: st.DataObject) -> None:
+    dim = data.draw(st.sampled_from([None, 1, 33, 1000]), "dim")
+    disk = data.draw(st.sampled_from([0, 1000, 50_000, 300_000]), "disk")
+    edges = data.draw(st.sampled_from([0, 500, 4000]), "edges")
+    with (
+        TemporaryDirectory() as folder,
+        make_random_store(Path(folder) / "g", 500, edges, dim=dim) as store,
+    ):
+
+        def make(disk: int) -> NeighborLoader:
+            return NeighborLoader(store, [4, 3], "train", batch_size=20, strategy=strategy,
+                                  memory="200MB", epochs=3, disk=disk)  # fmt: skip
+
+        try:
+            loader = make(disk)
+        except BudgetError as error:
+            named = parse_size(str(error).rsplit(" ", 1)[1])
+            loader = make(named * (2 if "one half: disk" in str(error) else 1))
+        for _ in range(3):
+            assert sum(batch.batch_size for batch in loader) == 250
+        loader.close()
+
+
+def test_disk_is_checked_before_anything_is_sampled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outcrop.strategies.diskgnn.prepare_trace", None)  # not to be called
+    with make_random_store(tmp_path / "g", 1000, 9000) as store:
+
+        def make(**more: Any) -> NeighborLoader:
+            return NeighborLoader(store, [10, 10], "train", batch_size=100, strategy="diskgnn",
+                                  memory="200MB", epochs=1000, **more)  # fmt: skip
+
+        with pytest.raises(BudgetError, match=r"samples alone of 5000 batches .* in all is \d+MB$"):
+            make(disk="1MB")
+        full = SimpleNamespace(free=10 * MB)
+        monkeypatch.setattr("shutil.disk_usage", lambda _: full)
+        with pytest.raises(BudgetError, match=r"10\.0 MB that are free there; .* is \d+MB$"):
+            make()

@@ -60,6 +60,9 @@ class Sampled:
     targets: int
     scratch_bytes: int
     """Of the sampler."""
+    mean_nodes: int
+    """Of the first schedule's batches, without a margin; so are the edges."""
+    mean_edges: int
 
     def sizes(self, rows: RowShape, least: tuple[int, int] = (0, 0)) -> Sizes:
         """`least`: nodes and edges that there must be room for in any case."""
@@ -70,6 +73,8 @@ class Sampled:
             self.targets,
             max(shape.charged_bytes(), 1),
             self.scratch_bytes,
+            self.mean_nodes,
+            self.mean_edges,
         )
 
 
@@ -131,7 +136,8 @@ def probe(store: GraphStore, sampling: Sampling, *schedules: SeedOrder) -> Sampl
     -> the largest that batches will be, as far as these tell.
     """
     found = [_probe(store, sampling, seeds) for seeds in schedules]
-    return Sampled(*(max(sizes) for sizes in zip(*map(astuple, found), strict=True)))
+    largest = Sampled(*(max(sizes) for sizes in zip(*map(astuple, found), strict=True)))
+    return replace(largest, mean_nodes=found[0].mean_nodes, mean_edges=found[0].mean_edges)
 
 
 def _probe(store: GraphStore, sampling: Sampling, seeds: SeedOrder) -> Sampled:
@@ -150,6 +156,8 @@ def _probe(store: GraphStore, sampling: Sampling, seeds: SeedOrder) -> Sampled:
         int(max(edges) * margin),
         int(max(targets) * margin),
         int(sampler.memory_bytes * margin),
+        sum(nodes) // max(len(nodes) - 1, 1),
+        sum(edges) // max(len(edges) - 1, 1),
     )
 
 

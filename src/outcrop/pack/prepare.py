@@ -93,8 +93,12 @@ def prepare_trace(
     sampler: Sampler,
     disk_bytes: int | None = None,
     progress: Progress = SILENT,
+    enough_disk: str = "",
 ) -> Layout:
-    """The trace, found or sampled. BudgetError where it alone is more than `disk_bytes`."""
+    """The trace, found or sampled. BudgetError where it alone is more than `disk_bytes`.
+
+    `enough_disk`: what would do for all that is made, for that message.
+    """
 
     def build(folder: Path) -> None:
         store.check_topology(progress)
@@ -113,7 +117,7 @@ def prepare_trace(
                     least = size_of_at_least(writer.bytes / done * total)
                     raise BudgetError(
                         f"disk={format_size(disk_bytes)} is too little: the samples alone will "
-                        f"take about {least}, and the packed rows come on top"
+                        f"take about {least}; what will do in all is {enough_disk}"
                     )
                 progress.advance(1)
             writer.finish()

@@ -37,6 +37,9 @@ class Sizes:
     batch_bytes: int
     scratch_bytes: int
     """Of the sampler that makes it."""
+    mean_nodes: int = 0
+    """Of the batches that were seen, without a margin; so are the edges."""
+    mean_edges: int = 0
 
 
 @dataclass(frozen=True)

@@ -183,10 +183,16 @@ class DiskGNN(Strategy):
             return found
         source = self._options.topology
         lists_bytes = job.prepare_bytes - self._sizes.sampling_bytes(source)
-        with offline_sampler(job, source, lists_bytes) as sampler, self._two_generations():
-            return prepare_trace(
-                job.store, self._spec, sampler, self._sizes.disk_bytes, job.progress
-            )
+        with self._two_generations():
+            self._sizes.check_disk()
+            with offline_sampler(job, source, lists_bytes) as sampler:
+                return self._sample(self._spec, sampler, job.progress)
+
+    def _sample(self, spec: PackSpec, sampler: Sampler, progress: Progress) -> Layout:
+        sizes = self._sizes
+        return prepare_trace(
+            self._job.store, spec, sampler, sizes.disk_bytes, progress, sizes.enough_disk
+        )
 
     def _open_pack(self) -> None:
         job = self._job
@@ -233,7 +239,7 @@ class DiskGNN(Strategy):
         disk_bytes = self._sizes.disk_bytes
         sampler = Sampler(job.sampling, self._topology, job.seed, MMAP_THREADS)
         with ExitStack() as opened, self._two_generations():
-            layout = prepare_trace(store, spec, sampler, disk_bytes, progress)
+            layout = self._sample(spec, sampler, progress)
             layouts = [opened.enter_context(layout)]
             if self._sizes.row_bytes:
                 memory = self._sizes.refresh_bytes
@@ -414,7 +420,9 @@ class DiskGNN(Strategy):
 
     def _announce(self, task: Task) -> None:
         """Says, the first time, that an epoch will be read at random."""
-        if self._announced or not self._is_own(task) or self.place(task) is not None:
+        if self._announced or self._refresh is not None:  # which has a line of its own
+            return
+        if not self._is_own(task) or self.place(task) is not None:
             return
         self._announced = True
         first = self._spec.first_epoch or 0

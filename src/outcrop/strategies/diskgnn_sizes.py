@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 
 from outcrop.cache.tiers import tiers_bytes
-from outcrop.errors import OptionError
+from outcrop.errors import BudgetError, OptionError
+from outcrop.options import format_size, size_of_at_least
 from outcrop.pack.batched import PackMemory
 from outcrop.pack.chunks import block_bytes
 from outcrop.pack.partial import (
@@ -92,6 +94,33 @@ class Sizes:
         generations = 2 if self.refresh_bytes else 1
         return generations * self._batches * (self._record_bytes() + int(rows))
 
+    def check_disk(self) -> None:
+        """BudgetError before anything is sampled, where that would surely be in vain.
+
+        Surely: half of what batches take by the mean of those that were seen is too much.
+        """
+        means = self._means
+        record = self._record_bytes(means.sizes.mean_nodes, means.sizes.mean_edges)
+        tables = 8 * means.sizes.mean_nodes if self.row_bytes else 0
+        least = self._batches * (record + tables) // 2
+        if self.disk_bytes is not None and least > self.disk_bytes:
+            raise BudgetError(
+                f"disk={format_size(self.disk_bytes)} is too little: the samples alone of "
+                f"{self._batches} batches need more; what will do in all is {self.enough_disk}"
+            )
+        free = shutil.disk_usage(means.store.path).free
+        if least > free:
+            raise BudgetError(
+                f"{means.store.path}: the samples alone of {self._batches} batches need more than "
+                f"the {format_size(free)} that are free there; what will do in all is "
+                f"{self.enough_disk}"
+            )
+
+    @property
+    def enough_disk(self) -> str:
+        """Disk that will do, as far as the batches that were seen tell."""
+        return size_of_at_least(self.written_bytes)
+
     def generation(self, epoch: int) -> PackSpec:
         """That has this epoch."""
         count, of_run = self.spec.epochs, self._means.epochs
@@ -153,16 +182,17 @@ class Sizes:
         imported = 0 if self._samples is None else self._samples.seeds
         return max(self._means.seeds.batch_size, imported)
 
-    def _record_bytes(self) -> int:
-        """Of a batch in the trace."""
+    def _record_bytes(self, nodes: int | None = None, edges: int | None = None) -> int:
+        """Of a batch in the trace: of the largest, unless its size is given."""
         sizes, seeds = self._means.sizes, self._seeds
+        nodes = sizes.nodes if nodes is None else nodes
         lists = seeds + 2 * len(self._means.sampling.num_neighbors) + 2
         store = self._means.store
         return trace_bytes(
-            sizes.nodes,
-            sizes.edges,
+            nodes,
+            sizes.edges if edges is None else edges,
             seeds,
-            targets=sizes.nodes,
+            targets=nodes,
             lists=lists,
             num_nodes=store.num_nodes,
             num_edges=store.num_edges,

@@ -44,7 +44,7 @@ from outcrop.cache.policy import (
 from outcrop.disk import aligned_empty
 from outcrop.errors import BudgetError, CancelledError, OptionError
 from outcrop.gather import CachedRows
-from outcrop.options import format_size
+from outcrop.options import format_size, size_of_at_least
 from outcrop.parallel import cpu_count
 from outcrop.pipeline import Pipeline, Stage
 from outcrop.sample.ahead import SamplingAhead
@@ -479,7 +479,7 @@ def superbatch_length(means: Means) -> int:
     if room is not None and room < each * (given or 1):
         raise BudgetError(
             f"disk={format_size(room)} is too little: two superbatches of {given or 1} "
-            f"{'batches' if given else 'batch'} need {format_size(each * (given or 1))}"
+            f"{'batches' if given else 'batch'} need {size_of_at_least(each * (given or 1))}"
         )
     if given is not None:
         return int(given)
