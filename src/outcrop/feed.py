@@ -59,6 +59,7 @@ class Feed:
         device: str = "cpu",
         strict_memory: bool = False,
         others: Sequence[SeedOrder] = (),
+        check: bool = False,
     ) -> None:
         """`first`: the schedule that is prepared for; its batches show how large batches are, and
         so do those of `others`.
@@ -67,9 +68,12 @@ class Feed:
         `device`: where batches will go. `strategy`: by name, with options; or auto.
         `strict_memory`: BudgetError where a batch that the loop waits for would need more memory
         than is left; else it is served, with a BudgetWarning.
+        `check`: whether all that is read is compared with its checksums.
 
         BudgetError where the memory is too little, with the least that would do.
         """
+        if check:
+            store.check_reads(progress)
         wanted = Wanted(
             store,
             sampling,

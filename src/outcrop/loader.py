@@ -51,6 +51,7 @@ class LoaderOptions:
     device: torch.device = _CPU
     strict_memory: bool = False
     siblings: Sequence[Mapping[str, Any]] = ()
+    check: bool = False
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "seed", "epochs"):
@@ -104,6 +105,7 @@ class _FedLoader(torch.utils.data.DataLoader[Any]):
             device=_device_name(options.device),
             strict_memory=options.strict_memory,
             others=[replace(options, **changes).seeds(self.store) for changes in options.siblings],
+            check=options.check,
         )
         if self.feed.rows.in_slots and options.device.type != "cpu":
             self.feed.close()
@@ -134,7 +136,16 @@ class _FedLoader(torch.utils.data.DataLoader[Any]):
         if "device" in known:
             known["device"] = as_device(known["device"])
         options = replace(self.options, input_nodes=input_nodes, **known)
-        for name in ("strategy", "memory", "disk", "epochs", "seed", "device", "strict_memory"):
+        for name in (
+            "strategy",
+            "memory",
+            "disk",
+            "epochs",
+            "seed",
+            "device",
+            "strict_memory",
+            "check",
+        ):
             if getattr(options, name) != getattr(self.options, name):
                 raise OptionError(f"{name} is shared with the sibling; make another loader")
         rest = {name: value for name, value in changes.items() if name not in own}
@@ -235,6 +246,7 @@ class NeighborLoader(_FedLoader, PygNeighborLoader):  # type: ignore[misc]
         device: str | torch.device = "cpu",
         strict_memory: bool = False,
         siblings: Sequence[Mapping[str, Any]] = (),
+        check: bool = False,
         **rest: Any,
     ) -> None:
         """`data`, a store or its path -> batches around `input_nodes`.
@@ -252,6 +264,8 @@ class NeighborLoader(_FedLoader, PygNeighborLoader):  # type: ignore[misc]
         else it is served beyond `memory`, with a BudgetWarning.
         siblings: what `sibling` will be called with, as in [{"input_nodes": "val", "batch_size":
         4000}], so that there is memory for such batches, too.
+        check: whether whatever is read is compared with its checksums first; from then on, for all
+        loaders of this store. docs/training.md has what it costs.
 
         PyG's NodeLoader.__init__ is not called: it would hold the ids of all nodes.
         """
@@ -272,6 +286,7 @@ class NeighborLoader(_FedLoader, PygNeighborLoader):  # type: ignore[misc]
             device=as_device(device),
             strict_memory=strict_memory,
             siblings=siblings,
+            check=check,
         )
         self._open(data, sampling, options, rest)
 
@@ -340,6 +355,7 @@ class ShaDowLoader(_FedLoader):
         device: str | torch.device = "cpu",
         strict_memory: bool = False,
         siblings: Sequence[Mapping[str, Any]] = (),
+        check: bool = False,
         **rest: Any,
     ) -> None:
         """As NeighborLoader; `depth` hops of `num_neighbors` each."""
@@ -365,6 +381,7 @@ class ShaDowLoader(_FedLoader):
             device=as_device(device),
             strict_memory=strict_memory,
             siblings=siblings,
+            check=check,
         )
         self._open(data, sampling, options, rest)
 

@@ -182,6 +182,7 @@ def common_needs(store: GraphStore, seeds: SeedOrder) -> dict[str, int]:
         "labels": labels,
         "seeds": 0 if isinstance(seeds.nodes, range) else seeds.nodes.nbytes,
         "disk engine": store.disk.memory_bytes,
+        **({"checks": store.check_bytes} if store.check_bytes else {}),
     }
 
 

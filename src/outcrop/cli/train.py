@@ -102,6 +102,10 @@ def train(
     deterministic: Annotated[
         bool | None, _option("--deterministic", "The same weights for any number of threads.")
     ] = None,
+    check: Annotated[
+        bool | None,
+        _option("--check", "Compare whatever is read with its checksums first: docs/training.md."),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(help="A YAML file of these options; the command line wins.", exists=True),

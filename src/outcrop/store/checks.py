@@ -41,6 +41,8 @@ class ArrayChecks:
         self.entry = entry
         self.path = folder / entry.file
         self._advice = advice
+        self.on_read = False
+        """Whether whoever reads rows here and there has their pieces compared first."""
         # Guarded by _lock
         self._good = np.zeros(len(entry.checksums), bool)
         self._state = self._file_state()
@@ -91,10 +93,11 @@ class ArrayChecks:
     def check_rows(self, disk: Disk, ids: Ints, row_bytes: int) -> None:
         """Compares the pieces that these rows lie in."""
         begins = self.entry.data_offset + np.asarray(ids, np.int64) * row_bytes
-        last = len(self._good) - 1  # an id that does not exist is the reader's to refuse
-        first = np.clip(begins // PIECE_BYTES, 0, last)
-        ends = np.clip((begins + row_bytes - 1) // PIECE_BYTES, 0, last)
-        self._check(disk, np.union1d(first, ends), SILENT)
+        touched = np.zeros(len(self._good), bool)
+        for places in (begins, begins + row_bytes - 1):
+            # An id that does not exist is the reader's to refuse.
+            touched[np.clip(places // PIECE_BYTES, 0, len(touched) - 1)] = True
+        self._check(disk, np.flatnonzero(touched), SILENT)
 
     def _check(self, disk: Disk, pieces: NDArray[np.int64], progress: Progress) -> None:
         with self._lock:

@@ -18,7 +18,7 @@ from outcrop.errors import CorruptError, OptionError, StoreError
 from outcrop.options import DiskOptions
 from outcrop.progress import SILENT, Progress
 from outcrop.store.arrays import map_array
-from outcrop.store.checks import ArrayChecks, Sweep
+from outcrop.store.checks import CHECK_BYTES, ArrayChecks, Sweep
 from outcrop.store.derived import DerivedLayouts
 from outcrop.store.format import SPLITS, ArrayEntry, Manifest, RowEncoding, read_manifest
 
@@ -63,6 +63,7 @@ class GraphStore:
             self._check_file(name)
         self._disk_options = disk
         self._more_disks: dict[DiskOptions, Disk] = {}
+        self._reads_checked = False
         advice = f"outcrop verify {self.path} shows all that is damaged"
         self._checks = {
             name: ArrayChecks(self.path, entry, advice)
@@ -121,6 +122,8 @@ class GraphStore:
         Without readahead for `random_access`; read-only, unless changes may be `private`.
         """
         entry = self._entry(name)
+        if self._reads_checked:
+            self.checks(name).check(self.disk)
         mapped = map_array(self.path, entry, random_access=random_access, private=private)
         if name == "indptr":  # whoever follows it checks the others
             check_ends(self.file(name), mapped, self.num_edges)
@@ -140,6 +143,22 @@ class GraphStore:
         """Compares what is read of an array with its checksums."""
         self._entry(name)
         return self._checks[name]
+
+    def check_reads(self, progress: Progress = SILENT) -> None:
+        """From now on nothing of this store is used that was not compared with its checksums.
+
+        The topology is compared now; of features the pieces (64 MiB) that rows are read from, and
+        of what is memory-mapped all of it, when they are first used. CorruptError if damaged.
+        """
+        self._reads_checked = True
+        if self.has("features"):
+            self.checks("features").on_read = True
+        self.check_topology(progress)
+
+    @property
+    def check_bytes(self) -> int:
+        """Memory that checks of reads take."""
+        return CHECK_BYTES if self._reads_checked else 0
 
     def check_topology(self, progress: Progress = SILENT) -> None:
         """CorruptError where a byte of it is damaged; reads all of it, once while it is open."""
@@ -370,6 +389,8 @@ class FeatureRows:
 
     def start_read(self, ids: Ints, out: NDArray[Any], places: Ints | None = None) -> Pending:
         """Rows of `ids` (ascending) as they are stored -> out[places]."""
+        if self._checks.on_read:
+            self.check(ids)
         return self._file.start_read_rows(ids, out, base=self._base, places=places)
 
     def start_scan(

@@ -14,6 +14,7 @@ from torchmetrics import Metric
 from torchmetrics.classification import BinaryAUROC, MulticlassAccuracy
 
 from outcrop.store.store import GraphStore
+from outcrop.train.finite import check_rows
 from outcrop.train.inference import infer
 from outcrop.train.models import seed_labels, seed_logits
 from outcrop.train.options import TrainOptions
@@ -49,6 +50,7 @@ def evaluate_sampled(
         metric = make_metric(options, loader.store.num_classes)
         for batch in loader.sibling(split, shuffle=False):
             add_batch(metric, seed_logits(model, batch), seed_labels(batch))
+            check_rows(batch, loader.store)
             del batch
         scores[split] = float(metric.compute())
     model.train(was_training)

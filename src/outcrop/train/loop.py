@@ -35,6 +35,7 @@ from outcrop.train.checkpoint import (
     take_checkpoint,
 )
 from outcrop.train.evaluate import Scores, evaluate_full, evaluate_sampled
+from outcrop.train.finite import check_rows
 from outcrop.train.memory import MemoryUse, PeakMeter
 from outcrop.train.models import choose_device, make_model, seed_labels, seed_logits
 from outcrop.train.options import TrainOptions
@@ -230,6 +231,7 @@ class _Run:
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         value = loss.item()
+        check_rows(batch, self.store)
         self.progress.loss_sum += value
         self.progress.steps += 1
         if meter is not None:
@@ -329,6 +331,7 @@ def make_loader(
         "replace": options.replace,
         "shuffle": True,
         "device": device,
+        "check": options.check,
     }
     if options.sampler == "neighbor":
         return NeighborLoader(store, options.num_neighbors, "train", **common)
@@ -363,7 +366,7 @@ def _check_bf16() -> None:
 
 # What may change between a run and its continuation: nothing that its weights depend on.
 _MAY_CHANGE = ("resume", "epochs", "strategy", "memory", "strict_memory", "disk",
-               "checkpoint_dir", "checkpoint_every", "patience")  # fmt: skip
+               "checkpoint_dir", "checkpoint_every", "patience", "check")  # fmt: skip
 
 
 def _check_same(options: TrainOptions, saved: dict[str, Any], path: Path) -> None:

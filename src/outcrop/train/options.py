@@ -62,6 +62,8 @@ class TrainOptions:
     resume: bool = False
     deterministic: bool = False
     """The same weights whatever the number of threads."""
+    check: bool = False
+    """Whether whatever is read of the store is compared with its checksums first."""
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
