@@ -15,6 +15,7 @@ class Parsed(HTMLParser):
     def __init__(self, page: str) -> None:
         super().__init__()
         self.tables: dict[str, list[list[Any]]] = {}
+        self.ancestors: dict[str, list[str]] = {}
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.open: list[str] = []
         self.text: dict[str, str] = {}
@@ -56,6 +57,7 @@ class Parsed(HTMLParser):
         if tag == "caption":
             assert self._caption not in self.tables
             self.tables[self._caption] = []
+            self.ancestors[self._caption] = list(self.open)
         if tag in ("td", "th"):
             cell = self._cell if self._value is None else self._value
             self.tables[self._caption][-1].append(cell)

@@ -93,6 +93,25 @@ def test_series_and_history_are_the_records() -> None:
         assert all(row[name] == epoch[name] for name in ("loss", "val", "test", "seconds"))
 
 
+def test_a_single_epoch_is_numbers_and_not_a_curve_of_one_point() -> None:
+    record = make_train_record("direct", epochs=1).as_dict()
+    record["series"] = {name: column[:1] for name, column in record["series"].items()}
+    page = Parsed(render({"run.json": record}))
+    assert not [tag for tag, _ in page.tags if tag == "polyline"]
+    assert "Loss by epoch" not in page.text["h3"] and "GPU busy" not in page.text["h3"]
+    assert page.rows("Learning")[0]["loss"] == 2.0 and len(page.rows("Series")) == 1
+    assert "details" not in page.ancestors["Learning"]
+
+
+def test_a_run_of_one_epoch_is_a_dot_beside_curves_of_others() -> None:
+    records = {f"{n}.json": make_train_record("direct", epochs=n).as_dict() for n in (1, 6)}
+    page = Parsed(render(records))
+    drawn = [a for tag, a in page.tags if tag == "polyline"]
+    dots = [a for a in drawn if "dot" in str(a["class"]).split()]
+    assert len(dots) == 6  # loss, val and test, by epoch and over time
+    assert all("1.json" in str(a["data-name"]) for a in dots)
+
+
 def test_the_records_are_in_the_page() -> None:
     page, bench, records = page_of_bench()
     assert page.data == json.loads(json.dumps({"records": records, "bench": bench}))

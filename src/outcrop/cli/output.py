@@ -34,6 +34,8 @@ Result = TypeVar("Result")
 
 stdout = Console(highlight=False)
 stderr = Console(stderr=True, highlight=False)
+_drawn: list[RichBars] = []
+"""Bars that are on the terminal now, on stderr."""
 
 
 def guarded(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -79,7 +81,9 @@ def _message(error: Exception) -> str:
 
 def say(text: str, style: str | None = None) -> None:
     """A line on stdout, as long as it is: paths and messages are for copying."""
-    stdout.print(text, style=style, soft_wrap=True, markup=False)
+    # Whoever draws bars writes above them; another console would write on them.
+    console = stderr if _drawn and stdout.is_terminal else stdout
+    console.print(text, style=style, soft_wrap=True, markup=False)
 
 
 def say_made(path: Path, manifest: Manifest) -> None:
@@ -102,17 +106,31 @@ def print_facts(facts: dict[str, str]) -> None:
     stdout.print(table)
 
 
+class ScreenBars(RichBars):
+    """Bars on stderr; what `say` says meanwhile stands above them."""
+
+    def __init__(self, *columns: ProgressColumn, transient: bool = False) -> None:
+        super().__init__(*columns, console=stderr, transient=transient)
+
+    def start(self) -> None:
+        super().start()
+        _drawn.append(self)
+
+    def stop(self) -> None:
+        super().stop()
+        _drawn[:] = [bars for bars in _drawn if bars is not self]
+
+
 class Bars(Progress):
     """Progress, drawn: a line per stage with amount, rate and time left."""
 
     def __init__(self) -> None:
-        self._bars = RichBars(
+        self._bars = ScreenBars(
             TextColumn("{task.description:<13}"),
             BarColumn(bar_width=20),
             _Amount(),
             _Rate(),
             TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-            console=stderr,
         )
         self._task: TaskID | None = None
 

@@ -6,9 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as RichBars
 
-from outcrop.cli.output import say, stderr
+from outcrop.cli.output import ScreenBars, say
 from outcrop.options import format_size
 from outcrop.progress import Progress
 from outcrop.train.memory import MemoryUse
@@ -36,16 +35,15 @@ class Terminal(TrainReporter):
     def __init__(self, log: str | None) -> None:
         self._log = log
         self.progress = _Preparing()
-        self._bars = RichBars(
+        self._bars = ScreenBars(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             TextColumn("{task.completed:.0f}/{task.total:.0f}  loss {task.fields[loss]}"),
             TextColumn("{task.fields[rate]}", style="dim"),
             TimeRemainingColumn(compact=True),
-            console=stderr,
             transient=True,
         )
-        self._task = self._bars.add_task("", total=1, loss="", rate="")
+        self._task = self._bars.add_task("", total=1, loss="", rate="", visible=False)
         self._writer: Any = None
 
     def __enter__(self) -> Terminal:
@@ -74,6 +72,7 @@ class Terminal(TrainReporter):
             self._task,
             description=f"epoch {epoch + 1}/{self._epochs}",
             total=self._batches,
+            visible=True,
             loss="",
             rate="",
         )

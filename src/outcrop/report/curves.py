@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from outcrop.report import formats, markup
-from outcrop.report.markup import Html, figure, join, percent, table, tag
+from outcrop.report.markup import Html, figure, join, numbers, percent, table, tag
 from outcrop.report.model import Run
 from outcrop.report.summary import Comparison
 
@@ -117,13 +117,16 @@ def _path(
     curve: Curve, place: Callable[[tuple[float, float]], tuple[float, float]], unit: str, x: str
 ) -> Html:
     points = [place(point) for point in curve.points]
-    if len(points) == 1:
+    alone = len(points) == 1
+    if alone:  # a line without length is not drawn, whatever its caps
         points = [points[0], (points[0][0] + 0.01, points[0][1])]
     shown = [[round(px, 4), round(py, 6)] for px, py in curve.points]
     return tag(
         "polyline",
         points=" ".join(f"{px:.2f},{py:.2f}" for px, py in points),
-        class_=f"c-{curve.colour % COLOURS}" + (" dashed" if curve.dashed else ""),
+        class_=f"c-{curve.colour % COLOURS}"
+        + (" dashed" if curve.dashed else "")
+        + (" dot" if alone else ""),
         vector_effect="non-scaling-stroke",
         data_name=curve.name,
         data_points=json.dumps(shown, separators=(",", ":")),
@@ -165,6 +168,14 @@ def history_figure(comparison: Comparison) -> Html | None:
     named = _named(comparison, lambda run: run.history)
     if not named:
         return None
+    rows = [
+        [name, markup.number(s.epoch + 1), *map(markup.number, (s.loss, s.val, s.test)),
+         markup.seconds(s.seconds)]
+        for name, run in named for s in run.history
+    ]  # fmt: skip
+    made = table("Learning", ["", "epoch", "loss", "val", "test", "seconds"], rows)
+    if all(len(run.history) == 1 for _, run in named):
+        return numbers("Learning", "Of one epoch: no curves yet.", made, anchor="learning")
     charts = []
     for by_time in (False, True):
         unit = "s" if by_time else ""
@@ -178,18 +189,12 @@ def history_figure(comparison: Comparison) -> Html | None:
             metric = str(comparison.origin.configuration.get("metric") or "score")
             title = f"{formats.words(metric).capitalize()} {ending}"
             charts.append(chart(title, scores, "", unit))
-    rows = [
-        [name, markup.number(s.epoch + 1), *map(markup.number, (s.loss, s.val, s.test)),
-         markup.seconds(s.seconds)]
-        for name, run in named for s in run.history
-    ]  # fmt: skip
     text = (
         "Scores: validation solid, test dashed. Where one curve is seen, the others lie below it: "
         "the batches are the same. Time counts the epochs' training only."
     )
     drawing = join([_key([name for name, _ in named]), tag("div", *charts, class_="charts")])
-    head = ["", "epoch", "loss", "val", "test", "seconds"]
-    return figure("Learning", text, drawing, table("Learning", head, rows), anchor="learning")
+    return figure("Learning", text, drawing, made, anchor="learning")
 
 
 def _scores(
@@ -225,6 +230,15 @@ def series_figure(comparison: Comparison) -> Html | None:
     if not named:
         return None
     columns = list(dict.fromkeys(c for _, run in named for c in run.series if c != "seconds"))
+    rows = [
+        [name, *(markup.number(run.series[c][i]) if c in run.series else "" for c in
+                 ("seconds", *columns))]
+        for name, run in named for i in range(len(run.series["seconds"]))
+    ]  # fmt: skip
+    made = table("Series", ["", "seconds", *map(formats.words, columns)], rows)
+    if all(len(run.series["seconds"]) == 1 for _, run in named):
+        text = "The runs were too short for more than one look at the machine."
+        return numbers("Second by second", text, made, anchor="series")
     charts = []
     for column in sorted(columns, key=_series_order):
         title, unit, scale = _SERIES.get(column) or (_title(column), "", 1.0)
@@ -234,18 +248,12 @@ def series_figure(comparison: Comparison) -> Html | None:
             if column in run.series
         ]
         charts.append(chart(title, curves, unit, "s", scale=scale, strips=True))
-    rows = [
-        [name, *(markup.number(run.series[c][i]) if c in run.series else "" for c in
-                 ("seconds", *columns))]
-        for name, run in named for i in range(len(run.series["seconds"]))
-    ]  # fmt: skip
     drawing = tag("div", *charts, class_="charts")
-    head = ["", "seconds", *map(formats.words, columns)]
     text = (
         "What the whole machine did, once a second, from the start of each run, and how many "
         "batches waited before each stage: none ready for the loop means that it waits."
     )
-    return figure("Second by second", text, drawing, table("Series", head, rows), anchor="series")
+    return figure("Second by second", text, drawing, made, anchor="series")
 
 
 def _title(column: str) -> str:

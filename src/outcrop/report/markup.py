@@ -100,5 +100,10 @@ def figure(title: str, text: object, drawing: Html, table_: Html, *, anchor: str
     )
 
 
+def numbers(title: str, text: object, table_: Html, *, anchor: str) -> Html:
+    """A table, where there is too little to draw."""
+    return tag("section", tag("h2", title), tag("p", text, class_="lead"), table_, id=anchor)
+
+
 def percent(value: float) -> str:
     return f"{value:.4g}%"
