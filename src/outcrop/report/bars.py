@@ -92,7 +92,7 @@ def _time_bar(line: Line, scale: float, best: bool) -> Html:
     value = [tag("b", terminal.median(line))]
     if line.multiple:
         value.append(tag("small", f"{formats.times(line.multiple)} its bound"))
-    elif line.scaled:
+    if line.scaled:
         value.append(tag("small", f"scaled from {line.measured_batches} batches"))
     if _preparation(line):
         value.append(tag("small", f"+ {formats.seconds(line.prepare_seconds)} to prepare"))
