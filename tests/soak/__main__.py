@@ -1,6 +1,7 @@
-"""python -m tests.soak kills faults leaks: long random trials, and their figures.
+"""python -m tests.soak kills faults leaks fuzz: long random trials, and their figures.
 
     python -m tests.soak kills --count 300 --jobs 2
+    python -m tests.soak fuzz --count 10000         each target so often; or one, fuzz:manifest
     python -m tests.soak kills faults leaks --jobs 16 --results benchmarks/results/reliability.md
 
 Exit status 1 where a promise was broken: what happened is printed, with the seed that repeats it.
@@ -15,12 +16,15 @@ import time
 from pathlib import Path
 
 from outcrop.environment import machine_facts, now, versions
+from tests.fuzz.targets import TARGETS
+from tests.fuzz.trials import trials_of
 from tests.soak import faults, kills, leaks
 from tests.soak.trials import Figures, run_trials
 
-_PARTS = {"kills": kills.trials, "faults": faults.trials, "leaks": leaks.trials}
-_COUNTS = {"kills": 300, "faults": 1000, "leaks": 2000}
-_SECONDS = {"kills": 600.0, "faults": 120.0, "leaks": 3000.0}
+_FUZZ = {f"fuzz:{name}": trials_of(name) for name in TARGETS}
+_PARTS = {"kills": kills.trials, "faults": faults.trials, "leaks": leaks.trials, **_FUZZ}
+_COUNTS = {"kills": 300, "faults": 1000, "leaks": 2000, **dict.fromkeys(_FUZZ, 10_000)}
+_SECONDS = {"kills": 600.0, "faults": 120.0, "leaks": 3000.0, **dict.fromkeys(_FUZZ, 1800.0)}
 
 
 def main() -> int:
@@ -35,7 +39,7 @@ def main() -> int:
     given = parser.parse_args()
     lines = []
     broken = 0
-    for part in given.parts:
+    for part in _chosen(given.parts):
         start = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="outcrop-soak-") as folder:
             count = given.count or _COUNTS[part]
@@ -49,6 +53,11 @@ def main() -> int:
     if given.results is not None:
         given.results.write_text(_page(lines))
     return 1 if broken else 0
+
+
+def _chosen(parts: list[str]) -> list[str]:
+    """Names of parts, where "fuzz" stands for all of its targets."""
+    return [name for part in parts for name in (_FUZZ if part == "fuzz" else [part])]
 
 
 def _row(part: str, figures: Figures, seconds: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def test_no_strategy_follows_bad_offsets(
         loader = outcrop.NeighborLoader(
             tmp_path / "s", [-1, -1], strategy=strategy, batch_size=50, memory="200MB"
         )
-        with loader:
+        with closing(loader):
             for _ in loader:
                 pass
 

@@ -5,6 +5,7 @@ Features and labels come from the store: of a sample only its ids and edges are 
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from outcrop.progress import SILENT, Progress
 from outcrop.sample.sampler import Subgraph
 from outcrop.sample.seeds import Ids, Stream, Task
 from outcrop.sample.trace import TRACE_VERSION, Trace, TraceWriter
+from outcrop.schema import shown
 from outcrop.store.derived import Layout
 from outcrop.store.store import GraphStore
 
@@ -183,9 +185,16 @@ class _Sample:
         count = getattr(self._data, "batch_size", None)
         if count is None:
             raise self.error("has no batch_size: how many of its first nodes are seeds")
-        if not 1 <= int(count) <= len(self._n_id):
-            raise self.error(f"batch_size must be 1 to {len(self._n_id)}, its nodes (got {count})")
-        return int(count)
+        (number,) = self._integers("batch_size", [count])
+        if not 1 <= number <= len(self._n_id):
+            raise self.error(f"batch_size must be 1 to {len(self._n_id)}, its nodes (got {number})")
+        return number
+
+    def _integers(self, name: str, values: Any) -> list[int]:
+        try:
+            return [operator.index(value) for value in values]
+        except (TypeError, ValueError):
+            raise self.error(f"{name} must be whole numbers (got {shown(values)})") from None
 
     def _ids(self, name: str, bound: int | None, default: Ids | None = None, dims: int = 1) -> Ids:
         value = getattr(self._data, name, None)
@@ -193,7 +202,10 @@ class _Sample:
             if default is None:
                 raise self.error(f"has no {name}")
             return default
-        array = np.asarray(value.cpu() if hasattr(value, "cpu") else value)
+        try:
+            array = np.asarray(value.cpu() if hasattr(value, "cpu") else value)
+        except (ValueError, OverflowError):  # lists of several lengths
+            raise self.error(f"{name} must be an array (got {shown(value)})") from None
         if array.ndim != dims or (array.size and not np.issubdtype(array.dtype, np.integer)):
             shape = f"{array.dtype} {list(array.shape)}"
             raise self.error(f"{name} must be integers of {dims} dimension(s) (got {shape})")
@@ -207,7 +219,7 @@ class _Sample:
         value = getattr(self._data, name, None)
         if value is None:
             return []
-        counts = [int(count) for count in value]
+        counts = self._integers(name, value)
         if min(counts, default=0) < 0 or sum(counts) != total:
             raise self.error(f"{name} must add up to {total} (got {counts})")
         return counts

@@ -14,12 +14,13 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from outcrop.errors import CorruptError, LockedError, OptionError, StoreError
+from outcrop.schema import parse
 from outcrop.store.format import DERIVED, LOCK, digest, read_manifest, seal, unseal
 from outcrop.store.locks import DirectoryLock, write_synced
 from outcrop.store.workdir import WorkDirectory, leftovers, work_path
@@ -38,7 +39,7 @@ class Layout:
         """FileNotFoundError where there is none."""
         self.path = path
         self._lease = DirectoryLock(path, shared=True, follow=True)
-        self.record = unseal((path / _RECORD).read_bytes(), str(path / _RECORD))
+        self.record = _read_record(path)
         """kind, key, the inputs that the key hashes, and the seconds that making it took."""
 
     @property
@@ -63,6 +64,24 @@ class Layout:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+@dataclass(frozen=True)
+class _Record:
+    """layout.json: what it must have; its maker may add more."""
+
+    kind: str
+    key: str
+    store: str
+    inputs: dict[str, Any]
+
+
+def _read_record(folder: Path) -> dict[str, Any]:
+    path = folder / _RECORD
+    record = unseal(path.read_bytes(), str(path))
+    names = [field.name for field in fields(_Record) if field.name in record]
+    parse(_Record, {name: record[name] for name in names}, str(path))
+    return record
 
 
 def _is_trusted(record: Mapping[str, Any]) -> bool:
@@ -255,7 +274,7 @@ def _left_by_imports(store: Path) -> Iterator[Garbage]:
 
 def _why_useless(path: Path, content: str) -> str | None:
     try:
-        record = unseal((path / _RECORD).read_bytes(), str(path / _RECORD))
+        record = _read_record(path)
     except (OSError, CorruptError):
         return "its record is damaged"
     if record["store"] != content:
