@@ -20,6 +20,12 @@ _MB = 10**6
 _MOST_MB = 10**12
 
 
+def lendable(pool_bytes: int) -> int:
+    """Of a pool, the largest slab that it can give: its sizes go in steps."""
+    step = max((1 << pool_bytes.bit_length() >> 1) // 8, 4096)
+    return pool_bytes // step * step
+
+
 class Budget:
     """The accountant of one loader. Not thread-safe: it is settled before threads start."""
 

@@ -11,7 +11,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakSet
 
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from outcrop.auto import AUTO, choose, with_advice
 from outcrop.batch import BatchMaker, Prepared
+from outcrop.budget import lendable
 from outcrop.errors import BudgetError, BudgetWarning, OptionError, is_refusal_to_write
 from outcrop.metrics import DriveUse, EpochRecord, LoaderRecord
 from outcrop.options import format_size, parse_size, size_of_at_least
@@ -27,7 +28,7 @@ from outcrop.pipeline import Event
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.sampler import Sampling
 from outcrop.sample.seeds import Ids, SeedOrder, Stream, Task
-from outcrop.settle import Settled, Wanted, probe, settle
+from outcrop.settle import LENT, Settled, Wanted, probe, settle
 from outcrop.store.format import SPLITS
 from outcrop.store.store import GraphStore
 from outcrop.strategies.base import MIN_BATCHES, Job, RunTimes
@@ -60,6 +61,7 @@ class Feed:
         strict_memory: bool = False,
         others: Sequence[SeedOrder] = (),
         check: bool = False,
+        lent_bytes: int = 0,
     ) -> None:
         """`first`: the schedule that is prepared for; its batches show how large batches are, and
         so do those of `others`.
@@ -69,6 +71,7 @@ class Feed:
         `strict_memory`: BudgetError where a batch that the loop waits for would need more memory
         than is left; else it is served, with a BudgetWarning.
         `check`: whether all that is read is compared with its checksums.
+        `lent_bytes`: that `lend` must have to lend.
 
         BudgetError where the memory is too little, with the least that would do.
         """
@@ -83,6 +86,7 @@ class Feed:
             epochs,
             device,
             tuple(others),
+            lent_bytes,
         )
         self.store = store
         self.sampling = sampling
@@ -197,6 +201,16 @@ class Feed:
         if self._strict_memory:
             raise BudgetError(said)
         warnings.warn(said, BudgetWarning, stacklevel=3)
+
+    @contextmanager
+    def lend(self) -> Iterator[int]:
+        """Gives up the memory of batches, for other work while none is under way: its bytes."""
+        size = lendable(max(self._pool.limit_bytes - self._pool.held_bytes, 0))
+        lent = self._pool.take([size], 0.0) if size else []
+        try:
+            yield size + self.budget.charges.get(LENT, 0)
+        finally:
+            del lent
 
     def queue_lengths(self) -> dict[str, int]:
         """How many batches wait before each stage of the current run, and for the loop.

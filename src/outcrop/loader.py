@@ -52,6 +52,7 @@ class LoaderOptions:
     strict_memory: bool = False
     siblings: Sequence[Mapping[str, Any]] = ()
     check: bool = False
+    lent_bytes: int = 0
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "seed", "epochs"):
@@ -106,6 +107,7 @@ class _FedLoader(torch.utils.data.DataLoader[Any]):
             strict_memory=options.strict_memory,
             others=[replace(options, **changes).seeds(self.store) for changes in options.siblings],
             check=options.check,
+            lent_bytes=options.lent_bytes,
         )
         if self.feed.rows.in_slots and options.device.type != "cpu":
             self.feed.close()
@@ -247,6 +249,7 @@ class NeighborLoader(_FedLoader, PygNeighborLoader):  # type: ignore[misc]
         strict_memory: bool = False,
         siblings: Sequence[Mapping[str, Any]] = (),
         check: bool = False,
+        lent_bytes: int = 0,
         **rest: Any,
     ) -> None:
         """`data`, a store or its path -> batches around `input_nodes`.
@@ -266,6 +269,7 @@ class NeighborLoader(_FedLoader, PygNeighborLoader):  # type: ignore[misc]
         4000}], so that there is memory for such batches, too.
         check: whether whatever is read is compared with its checksums first; from then on, for all
         loaders of this store. docs/training.md has what it costs.
+        lent_bytes: what `loader.feed.lend()` must be able to lend to other work between epochs.
 
         PyG's NodeLoader.__init__ is not called: it would hold the ids of all nodes.
         """
@@ -287,6 +291,7 @@ class NeighborLoader(_FedLoader, PygNeighborLoader):  # type: ignore[misc]
             strict_memory=strict_memory,
             siblings=siblings,
             check=check,
+            lent_bytes=lent_bytes,
         )
         self._open(data, sampling, options, rest)
 

@@ -92,6 +92,19 @@ def parse(kind: type[T], value: Any, where: str, *, error: type[Exception] = Cor
     return made
 
 
+def check_fields(made: Any, error: type[Exception]) -> None:
+    """Holds the fields of a dataclass that was made in Python to their annotations.
+
+    For __post_init__; an `error` of the given type says the field and what would be accepted.
+    """
+    of: Any = type(made)
+    for name, kind in _fields(of).items():
+        try:
+            object.__setattr__(made, name, _read(kind, getattr(made, name), name))
+        except _MismatchError as mismatch:
+            raise error(str(mismatch)) from None
+
+
 def parse_json(data: bytes, where: str, *, error: type[Exception] = CorruptError) -> Any:
     """JSON -> plain values, still to be parsed; `error` where it is not JSON."""
     try:

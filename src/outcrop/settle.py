@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 
 from outcrop.batch import BatchShape, RowShape
-from outcrop.budget import Budget
+from outcrop.budget import Budget, lendable
 from outcrop.errors import OptionError
 from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import SeedOrder, Task
@@ -28,6 +28,8 @@ _PROBED_EDGES = 1 << 22
 _LEAST_MARGIN, _MOST_MARGIN = 0.05, 0.5
 _MARGIN_OF_ONE = 0.15
 _PROBE_THREADS = 16
+# What is charged where the memory of batches is too little for what is lent.
+LENT = "lent between epochs"
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Wanted:
     device: str = "cpu"
     others: tuple[SeedOrder, ...] = ()
     """Further schedules whose batches must fit as well."""
+    lent_bytes: int = 0
+    """That other work between epochs needs: of the batches' memory, and what that lacks."""
 
     @cached_property
     def sampled(self) -> Sampled:
@@ -106,6 +110,7 @@ def settle(wanted: Wanted, strategy: str) -> Settled:
     sizes = wanted.sampled.sizes(rows, made.largest_batch(store, options))
     budget = Budget(wanted.memory_bytes)
     common = common_needs(store, wanted.seeds)
+    common[LENT] = max(0, wanted.lent_bytes - lendable(MIN_BATCHES * sizes.batch_bytes))
     least = sum(common.values()) + MIN_BATCHES * sizes.batch_bytes
     unsettled = Means(
         store=store,

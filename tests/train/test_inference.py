@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 from torch_geometric.nn.models import GAT, GCN, GIN, GraphSAGE
+from typer.testing import CliRunner
 
+from outcrop.cli import app
 from outcrop.errors import BudgetError, OptionError, ReadError, StoreError
 from outcrop.options import DiskOptions, Faults
 from outcrop.store.store import GraphStore
-from outcrop.train import infer
+from outcrop.train import TrainOptions, fit, infer
 from tests.graphs import Graph, random_graph
 from tests.stores import CLASSES, make_random_store, make_store
 
@@ -65,6 +67,32 @@ def test_nothing_is_left_where_it_fails(tmp_path: Path) -> None:
     with GraphStore(tmp_path / "g.outcrop", disk) as store, pytest.raises(ReadError):
         infer(store, model, tmp_path / "out.npy", memory="1GB")
     assert [path.name for path in tmp_path.iterdir()] == ["g.outcrop"]
+
+
+def test_a_checkpoint_of_another_store_is_refused_with_both_numbers(tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "layers": 1, "hidden": 4, "epochs": 1, "memory": "200MB", "device": "cpu",
+        "checkpoint_dir": str(tmp_path),
+    }  # fmt: skip
+    with make_random_store(tmp_path / "g.outcrop", dim=8) as store:
+        fit(store, TrainOptions(**options))
+    last, out = str(tmp_path / "last.safetensors"), str(tmp_path / "out.npy")
+    make_random_store(tmp_path / "other.outcrop", dim=5).close()
+    make_random_store(tmp_path / "bare.outcrop", dim=None).close()
+    for name, message in (
+        ("other.outcrop", "takes 8 features per node, and those of"),
+        ("bare.outcrop", "has no features"),
+    ):
+        done = CliRunner().invoke(app, ["infer", str(tmp_path / name), last, "--out", out])
+        assert done.exit_code in (1, 2) and message in done.stderr
+        assert str(tmp_path / name) in done.stderr and "mistake" not in done.stderr
+    assert f"{last}: its model takes 8" in CliRunner().invoke(
+        app, ["infer", str(tmp_path / "other.outcrop"), last, "--out", out]
+    ).stderr  # fmt: skip
+    with GraphStore(tmp_path / "other.outcrop") as store:
+        model = GraphSAGE(8, 16, num_layers=1, out_channels=CLASSES)
+        with pytest.raises(OptionError, match=r"8 features per node, .*other\.outcrop have 5"):
+            infer(store, model, out)
 
 
 def test_what_cannot_be_done_is_refused(tmp_path: Path) -> None:

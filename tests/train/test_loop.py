@@ -13,15 +13,17 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
 import outcrop
 from outcrop.cli import app
-from outcrop.errors import LockedError, OptionError, StoreError
+from outcrop.errors import BudgetError, LockedError, OptionError, StoreError
 from outcrop.ingest.synthetic import SynthOptions, synthesise
 from outcrop.monitor import Monitor
 from outcrop.store.locks import DirectoryLock
@@ -30,16 +32,20 @@ from outcrop.train import (
     FitResult,
     TrainOptions,
     TrainReporter,
+    evaluate,
     fit,
+    infer,
     load_checkpoint,
     load_model,
     loop,
 )
+from outcrop.train.loop import make_loader
 from outcrop.train.reporter import EpochResult
 from tests.cage import OUTCROP
 from tests.conftest import SOAK
+from tests.graphs import Graph
 from tests.processes import running
-from tests.stores import make_random_store
+from tests.stores import make_random_store, make_store, smallest_memory
 
 SMALL: dict[str, Any] = {
     "layers": 2,
@@ -92,17 +98,76 @@ def test_shadow_learns(store: GraphStore) -> None:
     assert result.test is not None and result.test > 0.5
 
 
-@pytest.mark.parametrize("strategy", ["mmap", "direct", "gnndrive"])
+@pytest.mark.parametrize("strategy", ["mmap", "direct", "gnndrive", "gnndrive:x=slots"])
 def test_strategies_train_the_same_model(store: GraphStore, strategy: str) -> None:
     reference = fit(store, TrainOptions(**SMALL))
     other = fit(store, TrainOptions(strategy=strategy, **SMALL))
     assert weights_hash(other.model) == weights_hash(reference.model)
 
 
+def test_subgraphs_per_seed_are_trained_from_slots_alike(store: GraphStore) -> None:
+    options = {**SMALL, "sampler": "shadow", "epochs": 1}
+    one, other = (
+        fit(store, TrainOptions(strategy=strategy, **options))
+        for strategy in ("memory", "gnndrive:x=slots")
+    )
+    assert weights_hash(one.model) == weights_hash(other.model)
+    assert (one.val, one.test) == (other.val, other.test)
+
+
 def test_full_evaluation_leaves_nothing_behind(store: GraphStore) -> None:
     result = fit(store, TrainOptions(evaluate="full", **SMALL))
     assert result.val is not None and result.val > 0.4
     assert all(not path.name.startswith(".evaluate") for path in store.path.parent.iterdir())
+
+
+@pytest.mark.parametrize("strategy", ["direct", "ginex", "diskgnn"])
+def test_full_evaluation_has_no_memory_of_its_own(
+    store: GraphStore, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    loaders: list[Any] = []
+    given: list[int] = []
+
+    def made(*args: Any) -> Any:
+        loaders.append(make_loader(*args))
+        return loaders[0]
+
+    def watched(*args: Any, memory: int) -> None:
+        feed = loaders[0].feed
+        given.append(memory)
+        beside = feed.budget.charges.get("lent between epochs", 0)
+        assert feed._pool.held_bytes >= memory - beside > 0, "batches have given it up"
+        assert sum(feed.budget.charges.values()) + memory - beside <= feed.budget.total_bytes
+        infer(*args, memory=memory)
+
+    monkeypatch.setattr(loop, "make_loader", made)
+    monkeypatch.setattr(evaluate, "infer", watched)
+    options = {**SMALL, "strategy": strategy, "memory": "60MB"}
+    full = fit(store, TrainOptions(evaluate="full", **options))
+    assert len(given) == SMALL["epochs"] and full.val is not None
+    monkeypatch.undo()
+    last = {**options, "evaluate": "none"}
+    assert full.history[-1].loss == fit(store, TrainOptions(**last)).history[-1].loss
+
+
+def test_a_hub_that_batches_have_no_memory_for_is_charged_and_refused_by_what_would_do(
+    tmp_path: Path,
+) -> None:
+    """The hub is no training node, and far from those that are: no batch shows how large it is."""
+    spokes = np.stack([np.arange(60_000), np.full(60_000, 60_001)])
+    ring = np.stack([np.arange(100), (np.arange(100) + 1) % 100])
+    graph = Graph(60_002, np.concatenate([ring, spokes], axis=1))
+    options = {**SMALL, "batch_size": 10, "epochs": 1, "strategy": "memory", "evaluate": "full"}
+    with make_store(tmp_path / "g.outcrop", graph, train=100) as made:
+        with pytest.raises(BudgetError, match=r"lent between epochs .*smallest that would do is"):
+            fit(made, TrainOptions(**{**options, "memory": "5MB"}))
+
+        def of(memory: Any) -> FitResult:
+            return fit(made, TrainOptions(**{**options, "memory": memory}))
+
+        result = of(smallest_memory(of))
+        assert result.record.charges["lent between epochs"] > 10_000_000
+        assert result.val is not None
 
 
 def test_early_stopping_keeps_the_best_weights(store: GraphStore, tmp_path: Path) -> None:
@@ -153,6 +218,45 @@ def test_a_run_with_other_options_is_not_resumed(store: GraphStore, tmp_path: Pa
     more = {**SMALL, "epochs": 5}
     result = fit(store, TrainOptions(**more, checkpoint_dir=str(tmp_path), resume=True))
     assert weights_hash(result.model) == weights_hash(fit(store, TrainOptions(**more)).model)
+
+
+def test_what_there_is_to_resume_from_is_said(store: GraphStore, tmp_path: Path) -> None:
+    class Notes(StopAt):
+        def __init__(self, stop: int) -> None:
+            super().__init__(stop)
+            self.notes: list[str] = []
+            self.progress = SimpleNamespace(note=self.notes.append)  # type: ignore[assignment]
+
+    folder = tmp_path / "runs"
+    options = TrainOptions(**SMALL, checkpoint_dir=str(folder), checkpoint_every=1, resume=True)
+    with pytest.raises(OptionError, match=f"there is no directory {folder} to resume from"):
+        fit(store, options)
+    assert not folder.exists()
+    folder.mkdir()
+    for notes in (
+        [f"{folder} has no checkpoint: training starts from the beginning"],
+        [f"resumed from {folder}/last.safetensors: epoch 1 of 3, after 4 of 8 batches"],
+    ):
+        reporter = Notes(5)
+        with pytest.raises(KeyboardInterrupt):
+            fit(store, options, reporter=reporter)
+        assert reporter.notes == notes
+    fit(store, options)
+    reporter = Notes(5)
+    fit(store, options, reporter=reporter)
+    assert reporter.notes == [
+        f"resumed from {folder}/last.safetensors: epoch 4 of 3",
+        "epochs=3: nothing was trained; the run has had 3",
+    ]
+
+
+def test_a_run_that_ends_badly_leaves_no_scratch(store: GraphStore) -> None:
+    options = TrainOptions(**{**SMALL, "strategy": "ginex"})
+    with pytest.raises(KeyboardInterrupt) as raised:
+        fit(store, options, reporter=StopAt(3))
+    left = list((store.path / "derived").glob("**/*scratch*"))
+    assert not left, "while the exception, and all that it refers to, lives"
+    del raised
 
 
 def test_a_run_goes_on_with_another_strategy_if_its_batches_are_the_same(
@@ -277,6 +381,7 @@ def test_a_killed_run_resumes_bit_by_bit(path: Path, tmp_path: Path) -> None:
     rng = random.Random(0)
     for number in range(20 if SOAK else 1):
         folder = tmp_path / f"killed-{number}"
+        folder.mkdir()
         args = [*flags, "--checkpoint-dir", str(folder), "--resume"]
         for _ in range(2):  # killed twice
             process = subprocess.Popen([*OUTCROP, "train", *args], stdout=subprocess.DEVNULL,
@@ -326,6 +431,34 @@ def test_a_full_drive_names_the_file_and_keeps_the_old_one(path: Path, tmp_path:
     assert (tmp_path / "run.json").read_text() == "old"
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_ctrl_c_advises_what_can_be_done(path: Path, tmp_path: Path, kept: bool) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    (tmp_path / "a b").mkdir()
+    if kept:
+        (tmp_path / "a b" / "last.safetensors").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "fit", interrupt)
+        flags = ["--checkpoint-dir", str(tmp_path / "a b")]
+        done = CliRunner().invoke(app, ["train", str(path), *FLAGS, *flags])
+        nowhere = CliRunner().invoke(app, ["train", str(path), *FLAGS])
+    assert done.exit_code == nowhere.exit_code == 130
+    assert ("a b' --resume" in done.stderr) == kept
+    assert ("no checkpoint yet; --checkpoint-every" in done.stderr) == (not kept)
+    assert "--resume" not in nowhere.stderr and "--checkpoint-dir DIR" in nowhere.stderr
+
+
+def test_no_epochs_are_said_to_be_none(path: Path, tmp_path: Path) -> None:
+    flags = ["--epochs", "0", "--checkpoint-dir", str(tmp_path / "c"), "--record",
+             str(tmp_path / "r.json"), "--report", str(tmp_path / "r.html")]  # fmt: skip
+    done = CliRunner().invoke(app, ["train", str(path), *FLAGS, *flags])
+    assert done.exit_code == 0, done.stderr
+    assert "epochs=0: nothing was trained; the model has its first weights" in done.stdout
+    assert "no checkpoint was written" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -335,7 +468,7 @@ def test_a_full_drive_names_the_file_and_keeps_the_old_one(path: Path, tmp_path:
         (["--device", "tpu9"], "device must be"),
         (["--device", "cuda:99"], "torch sees"),
         (["--record", "/no/such/folder/run.json"], "there is no folder"),
-        (["--epochs", "-1"], "epochs must be at least 0"),
+        (["--epochs", "-1"], "epochs must be a whole number of at least 0"),
     ],
 )
 def test_bad_commands_say_what_is_wrong(path: Path, flags: list[str], message: str) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from outcrop.cli.arguments import Memory, Store
 from outcrop.cli.output import Bars, say
+from outcrop.errors import OptionError
 from outcrop.store.store import GraphStore
 
 
@@ -31,5 +32,20 @@ def infer(
 
     with GraphStore(store) as opened, Bars() as progress:
         model = load_model(load_checkpoint(checkpoint)).to(choose_device(device))
+        _check_fits(opened, model, checkpoint)
         run(opened, model, out, memory=memory, progress=progress)
     say(f"{out}: {opened.num_nodes:,} rows")
+
+
+def _check_fits(store: GraphStore, model: Any, checkpoint: Path) -> None:
+    """OptionError where the checkpoint is one of another store's features."""
+    if model.in_channels != store.encoding.dim:
+        raise OptionError(
+            f"{checkpoint}: its model takes {model.in_channels} features per node, and those of "
+            f"{store.path} have {store.encoding.dim}"
+        )
+    if store.has("labels") and model.out_channels != store.num_classes:
+        say(
+            f"{checkpoint}: its model has {model.out_channels} classes, and {store.path} has "
+            f"{store.num_classes}"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +26,7 @@ from outcrop.monitor import Peak
 from outcrop.report import write_report
 from outcrop.store.store import GraphStore
 from outcrop.strategies import STRATEGIES
-from outcrop.train.options import TrainOptions, read_config
+from outcrop.train.options import LAST, TrainOptions, read_config
 
 if TYPE_CHECKING:
     from outcrop.train.loop import FitResult
@@ -91,13 +92,14 @@ def train(
         int | None, _option("--patience", "End after so many evaluations without a better one.")
     ] = None,
     checkpoint_dir: Annotated[
-        str | None, _option("--checkpoint-dir", "Where last and best are kept.")
+        str | None, _option("--checkpoint-dir", "Where the last and the best checkpoint are kept.")
     ] = None,
     checkpoint_every: Annotated[
         int | None, _option("--checkpoint-every", "Batches between checkpoints; 0: per epoch.")
     ] = None,
     resume: Annotated[
-        bool | None, _option("--resume", "Go on where --checkpoint-dir was left.")
+        bool | None,
+        _option("--resume", "Go on where --checkpoint-dir, which must exist, was left."),
     ] = None,
     deterministic: Annotated[
         bool | None, _option("--deterministic", "The same weights for any number of threads.")
@@ -122,7 +124,8 @@ def train(
 ) -> None:
     """Train a model on the store's training nodes.
 
-    Interrupted or killed, it goes on with --resume where its last checkpoint was.
+    Interrupted or killed, it goes on with --resume where its last checkpoint was; where there is
+    none yet, it says so and starts from the beginning.
 
     Example: outcrop train big.outcrop --strategy direct --memory 2GB --epochs 5
 
@@ -158,9 +161,16 @@ def train(
 
 
 def _interrupted(options: TrainOptions) -> int:
-    kept = "nothing was kept: there is no --checkpoint-dir"
-    if options.checkpoint_dir is not None:
-        kept = f"go on with --checkpoint-dir {options.checkpoint_dir} --resume"
+    directory = options.checkpoint_dir
+    if directory is None:
+        kept = "nothing was kept: with --checkpoint-dir DIR it could be gone on with"
+    elif not (Path(directory) / LAST).exists():
+        kept = (
+            "nothing was kept: there was no checkpoint yet; --checkpoint-every N writes one every "
+            "N batches"
+        )
+    else:
+        kept = f"go on with --checkpoint-dir {shlex.quote(directory)} --resume"
     stderr.print(f"Interrupted; {kept}.", markup=False, soft_wrap=True)
     return 130
 

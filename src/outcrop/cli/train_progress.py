@@ -62,8 +62,6 @@ class Terminal(TrainReporter):
     def begin(self, options: TrainOptions, batches: int, epoch: int) -> None:
         self._epochs, self._batches = options.epochs, batches
         self._reset(epoch)
-        if epoch:
-            say(f"resumed at epoch {epoch + 1} of {options.epochs}")
 
     def _reset(self, epoch: int) -> None:
         self._since, self._seeds = time.perf_counter(), 0

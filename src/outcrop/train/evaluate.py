@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,22 +49,27 @@ def evaluate_sampled(
     scores: Scores = {}
     for split in splits:
         metric = make_metric(options, loader.store.num_classes)
-        for batch in loader.sibling(split, shuffle=False):
-            add_batch(metric, seed_logits(model, batch), seed_labels(batch))
-            check_rows(batch, loader.store)
-            del batch
+        with closing(iter(loader.sibling(split, shuffle=False))) as batches:  # type: ignore[type-var]
+            for batch in batches:
+                add_batch(metric, seed_logits(model, batch), seed_labels(batch))
+                check_rows(batch, loader.store)
+                del batch
         scores[split] = float(metric.compute())
     model.train(was_training)
     return scores
 
 
 def evaluate_full(
-    model: nn.Module, store: GraphStore, splits: Sequence[str], options: TrainOptions
+    model: nn.Module,
+    store: GraphStore,
+    splits: Sequence[str],
+    options: TrainOptions,
+    memory_bytes: int,
 ) -> Scores:
     """On full neighbourhoods, layer by layer; hidden states pass through a temporary folder."""
     with tempfile.TemporaryDirectory(dir=store.path.absolute().parent, prefix=".evaluate-") as at:
         out = Path(at) / "logits.npy"
-        infer(store, model, out, memory=options.memory)
+        infer(store, model, out, memory=memory_bytes)
         logits: Any = np.load(out, mmap_mode="r")
         scores: Scores = {}
         for split in splits:

@@ -39,6 +39,7 @@ from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
 # for messages and for results.
 _CHUNKS = 3
 _COPIES = 2
+_NODES_AT_A_TIME = 1 << 17
 
 
 @dataclass
@@ -61,10 +62,11 @@ def infer(
     progress: Progress = SILENT,
 ) -> None:
     """The model's output for every node, on its device -> a float32 .npy file [N, out channels]."""
-    if not isinstance(model, BasicGNN) or model.jk_mode not in (None, "last"):
+    model = as_basic_gnn(model)
+    if isinstance(model.in_channels, int) and 0 < model.in_channels != store.encoding.dim:
         raise OptionError(
-            "layer-wise inference is for PyG's BasicGNN models (GraphSAGE, GCN, GAT, GIN ...) "
-            f"with jk=None or 'last' (got {type(model).__name__})"
+            f"the model takes {model.in_channels} features per node, and those of {store.path} "
+            f"have {store.encoding.dim}"
         )
     was_training = model.training
     model.eval()
@@ -75,6 +77,36 @@ def infer(
             inference.run(work.path, work.final)
     finally:
         model.train(was_training)
+
+
+def as_basic_gnn(model: nn.Module) -> BasicGNN:
+    """OptionError where it is none, or one whose layers cannot be computed one by one."""
+    if not isinstance(model, BasicGNN) or model.jk_mode not in (None, "last"):
+        raise OptionError(
+            "layer-wise inference is for PyG's BasicGNN models (GraphSAGE, GCN, GAT, GIN ...) "
+            f"with jk=None or 'last' (got {type(model).__name__})"
+        )
+    return model
+
+
+def least_memory(store: GraphStore, model: BasicGNN) -> int:
+    """Bytes without which `infer` would refuse: for the node with the most in-edges."""
+    most, indptr = 0, store.indptr
+    for begin in range(0, store.num_nodes, _NODES_AT_A_TIME):
+        bounds = indptr[begin : begin + _NODES_AT_A_TIME + 1]
+        most = max(most, int(np.diff(bounds).max()))
+    scale = 4 * store.num_nodes if _has_gcn(model) else 0
+    return (most + 1) * _entry_bytes(model, store.encoding.dim) + scale
+
+
+def _has_gcn(model: BasicGNN) -> bool:
+    return any(isinstance(conv, GCNConv) for conv in model.convs)
+
+
+def _entry_bytes(model: BasicGNN, dim: int) -> int:
+    """Of all chunks that are in memory, per row, or edge with its ids."""
+    widest: int = max(dim, model.hidden_channels, model.out_channels)
+    return _CHUNKS * _COPIES * (4 * widest + 32)
 
 
 class _Inference:
@@ -91,7 +123,7 @@ class _Inference:
         self._device = next(model.parameters()).device
         self._progress = progress
         self._gcn_scale = None
-        if any(isinstance(conv, GCNConv) for conv in model.convs):
+        if _has_gcn(model):
             self._gcn_scale = _gcn_scale(store)
             memory_bytes -= self._gcn_scale.nbytes
         self._memory_bytes = memory_bytes
@@ -151,8 +183,7 @@ class _Inference:
 
     def _spans(self, dim: int) -> Iterator[tuple[int, int]]:
         """Ranges of nodes whose chunks fit into memory."""
-        width = 4 * max(dim, self._model.hidden_channels, self._model.out_channels)
-        entry_bytes = _CHUNKS * _COPIES * (width + 32)  # a row, and an edge with its ids
+        entry_bytes = _entry_bytes(self._model, dim)
         most = self._memory_bytes // entry_bytes
         indptr = self._store.indptr
         begin = 0
@@ -235,8 +266,12 @@ def _last_fitting(size: Callable[[int], int], low: int, high: int, most: int) ->
 
 def _gcn_scale(store: GraphStore) -> NDArray[np.float32]:
     """1 / sqrt(in-degree + 1) of every node, self loops not counted: what GCN weights edges by."""
-    degree = np.diff(store.indptr).astype(np.float32) + 1
     indptr = store.indptr
+    degree = np.empty(store.num_nodes, np.float32)
+    for first in range(0, store.num_nodes, _NODES_AT_A_TIME):
+        some = degree[first : first + _NODES_AT_A_TIME]
+        some[:] = np.diff(indptr[first : first + len(some) + 1])
+    degree += 1
     dtype = store.indices.dtype
     entry = store.manifest.arrays["indices"]
     begin = 0
@@ -250,5 +285,4 @@ def _gcn_scale(store: GraphStore) -> NDArray[np.float32]:
             targets = np.repeat(np.arange(first, last), np.diff(bounds))
             np.subtract.at(degree, targets[targets == sources], 1)
             begin = end
-    scale: NDArray[np.float32] = degree**-0.5
-    return scale
+    return np.power(degree, np.float32(-0.5), out=degree)

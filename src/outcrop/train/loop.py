@@ -7,8 +7,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from outcrop.auto import AUTO
 from outcrop.errors import OptionError, StoreError
 from outcrop.gpu import GpuMeter
 from outcrop.loader import NeighborLoader, ShaDowLoader
@@ -26,23 +25,22 @@ from outcrop.progress import SILENT, Progress
 from outcrop.store.format import LOCK
 from outcrop.store.locks import DirectoryLock
 from outcrop.store.store import GraphStore
-from outcrop.strategies import strategy_named
 from outcrop.train.checkpoint import (
     Checkpoint,
+    check_weights,
     load_checkpoint,
     restore_checkpoint,
     save_checkpoint,
     take_checkpoint,
 )
 from outcrop.train.evaluate import Scores, evaluate_full, evaluate_sampled
+from outcrop.train.facts import RunFacts, RunProgress, saved_options
 from outcrop.train.finite import check_rows
+from outcrop.train.inference import as_basic_gnn, least_memory
 from outcrop.train.memory import MemoryUse, PeakMeter
 from outcrop.train.models import choose_device, make_model, seed_labels, seed_logits
-from outcrop.train.options import TrainOptions
+from outcrop.train.options import BEST, LAST, TrainOptions
 from outcrop.train.reporter import EpochResult, TrainReporter
-
-LAST = "last.safetensors"
-BEST = "best.safetensors"
 
 Loader = NeighborLoader | ShaDowLoader
 
@@ -63,29 +61,6 @@ class FitResult:
     stopped_early: bool
     series: dict[str, list[float]]
     """What the machine did, second by second."""
-
-
-@dataclass
-class _Progress:
-    """Where a run is; all of it is in every checkpoint."""
-
-    history: list[EpochResult] = field(default_factory=list)
-    best: float | None = None
-    best_epoch: int | None = None
-    best_test: float | None = None
-    worse: int = 0
-    """Evaluations since the best one."""
-    loss_sum: float = 0.0
-    """Of the current epoch, so far."""
-    steps: int = 0
-    seconds: float = 0.0
-    """That the current epoch had taken before it was interrupted."""
-
-    @classmethod
-    def from_facts(cls, facts: dict[str, Any]) -> _Progress:
-        values = dict(facts)
-        values["history"] = [EpochResult(**entry) for entry in values["history"]]
-        return cls(**values)
 
 
 def fit(
@@ -129,12 +104,15 @@ class _Run:
         self.optimizer = torch.optim.Adam(
             self.model.parameters(), lr=options.lr, weight_decay=options.weight_decay
         )
-        self.loader = make_loader(store, options, self.device, reporter.progress)
+        lent = 0
+        if options.evaluate == "full":
+            lent = least_memory(store, as_basic_gnn(self.model))
+        self.loader = make_loader(store, options, self.device, reporter.progress, lent)
         monitor.add(self.loader.feed.queue_lengths, prefix="queue_")
         gpu = _gpu_meter(self.device)
         if gpu is not None:
             monitor.add(gpu.gauge)
-        self.progress = _Progress()
+        self.progress = RunProgress()
         self.best_weights: dict[str, torch.Tensor] | None = None
         self.memory: MemoryUse | None = None
 
@@ -163,26 +141,38 @@ class _Run:
     def _resume(self) -> None:
         assert self._directory is not None
         path = self._directory / LAST
-        if not path.exists():
-            return  # killed before its first checkpoint: from the start, then
+        if not path.exists():  # killed before its first checkpoint, or a mistyped directory
+            self.reporter.progress.note(
+                f"{self._directory} has no checkpoint: training starts from the beginning"
+            )
+            return
         checkpoint = load_checkpoint(path)
-        _check_same(self.options, checkpoint.facts["options"], path)
-        self._check_strategy(checkpoint.facts, path)
+        facts = RunFacts.of(checkpoint)
+        _check_same(self.options, saved_options(facts, checkpoint.name), path)
+        self._take_up(facts, path)
         restore_checkpoint(checkpoint, self.model, self.optimizer)
-        self.progress = _Progress.from_facts(checkpoint.facts["progress"])
+        self.progress = facts.progress
         if self.progress.best_epoch is not None:
-            self.best_weights = load_checkpoint(self._directory / BEST).model
+            best = load_checkpoint(self._directory / BEST)
+            check_weights(best, self.model)
+            self.best_weights = best.model
+        position = self.loader.state_dict()
+        done = position["batch"] + len(position["ahead"])
+        self.reporter.progress.note(
+            f"resumed from {path}: epoch {position['epoch'] + 1} of {self.options.epochs}"
+            + (f", after {done} of {len(self.loader)} batches" if done else "")
+        )
 
-    def _check_strategy(self, facts: dict[str, Any], path: Path) -> None:
-        """Takes up the position. Another strategy may do so, if weights do not depend on it."""
+    def _take_up(self, facts: RunFacts, path: Path) -> None:
+        """The position. Another strategy may do so, if weights do not depend on it."""
         try:
-            self.loader.load_state_dict(facts["loader"])
+            self.loader.load_state_dict(facts.loader)
         except OptionError as error:
             raise OptionError(f"{path}: {error}") from error
         order = self.loader.record.order
-        if facts.get("order", order) != order:
+        if facts.order not in (None, order):
             raise OptionError(
-                f"{path}: saved by a run whose batches came in {facts['order']} order "
+                f"{path}: saved by a run whose batches came in {facts.order} order "
                 f"(got strategy={self.options.strategy!r}, whose order is {order})"
             )
 
@@ -199,12 +189,22 @@ class _Run:
             self._resume()
         done = self.loader.state_dict()["epoch"]
         self.reporter.begin(self.options, len(self.loader), done)
-        if not self._stopped():
+        if done >= self.options.epochs:
+            self._say_that_nothing_is_left(done)
+        elif not self._stopped():
             for epoch in range(done, self.options.epochs):
                 self._train_epoch(epoch)
                 if self._stopped():
                     break
         return self._finish()
+
+    def _say_that_nothing_is_left(self, done: int) -> None:
+        had = f"the run has had {done}"
+        if not done:
+            had = "the model has its first weights"
+            if self._directory is not None:
+                had += f", and no checkpoint was written to {self._directory}"
+        self.reporter.progress.note(f"epochs={self.options.epochs}: nothing was trained; {had}")
 
     def _stopped(self) -> bool:
         return 0 < self.options.patience <= self.progress.worse
@@ -212,13 +212,14 @@ class _Run:
     def _train_epoch(self, epoch: int) -> None:
         start = time.perf_counter() - self.progress.seconds
         self.model.train()
-        for batch in self.loader:
-            self._step(batch)
-            del batch  # its memory is free for the next one
-            self.progress.seconds = time.perf_counter() - start
-            every = self.options.checkpoint_every
-            if every and self.progress.steps % every == 0:
-                self._save(LAST)
+        with closing(iter(self.loader)) as batches:  # type: ignore[type-var]
+            for batch in batches:
+                self._step(batch)
+                del batch  # its memory is free for the next one
+                self.progress.seconds = time.perf_counter() - start
+                every = self.options.checkpoint_every
+                if every and self.progress.steps % every == 0:
+                    self._save(LAST)
         self._end_epoch(epoch)
 
     def _step(self, batch: Any) -> None:
@@ -286,7 +287,9 @@ class _Run:
     def _scores(self) -> Scores:
         splits = [name for name in ("val", "test") if self.store.has(name)]
         if self.options.evaluate == "full":
-            return evaluate_full(self.model, self.store, splits, self.options)
+            # Batches wait meanwhile, and lend their memory: there is one budget.
+            with self.loader.feed.lend() as memory:
+                return evaluate_full(self.model, self.store, splits, self.options, memory)
         with self._autocast():
             return evaluate_sampled(self.model, self.loader, splits, self.options)
 
@@ -313,12 +316,9 @@ def make_loader(
     options: TrainOptions,
     device: torch.device,
     progress: Progress = SILENT,
+    lent_bytes: int = 0,
 ) -> Loader:
     """The loader of the training nodes; its siblings serve the other splits."""
-    if options.strategy != AUTO:
-        made, given = strategy_named(options.strategy)
-        if made.leaves_rows_in_slots(given):
-            raise OptionError("models are given x here: x=slots is for loops of your own")
     common: dict[str, Any] = {
         "batch_size": options.batch_size,
         "strategy": options.strategy,
@@ -334,7 +334,9 @@ def make_loader(
         "check": options.check,
     }
     if options.sampler == "neighbor":
-        return NeighborLoader(store, options.num_neighbors, "train", **common)
+        return NeighborLoader(
+            store, options.num_neighbors, "train", lent_bytes=lent_bytes, **common
+        )
     if len(set(options.num_neighbors)) != 1:
         raise OptionError(
             f"shadow takes the same number of neighbours at each hop "
@@ -364,15 +366,17 @@ def _check_bf16() -> None:
         )
 
 
-# What may change between a run and its continuation: nothing that its weights depend on.
+# What may change between a run and its continuation: nothing that its weights depend on. (Of a
+# strategy, the loader's position knows what they depend on.)
 _MAY_CHANGE = ("resume", "epochs", "strategy", "memory", "strict_memory", "disk",
                "checkpoint_dir", "checkpoint_every", "patience", "check")  # fmt: skip
 
 
-def _check_same(options: TrainOptions, saved: dict[str, Any], path: Path) -> None:
+def _check_same(options: TrainOptions, saved: TrainOptions, path: Path) -> None:
+    before = saved.as_dict()
     for name, value in options.as_dict().items():
-        if name not in _MAY_CHANGE and saved.get(name) != value:
-            raise OptionError(f"{path}: saved with {name}={saved.get(name)!r} (got {value!r})")
+        if name not in _MAY_CHANGE and before[name] != value:
+            raise OptionError(f"{path}: saved with {name}={before[name]!r} (got {value!r})")
 
 
 @contextmanager
@@ -382,6 +386,11 @@ def _checkpoint_lock(options: TrainOptions) -> Iterator[None]:
         yield
         return
     directory = Path(options.checkpoint_dir)
+    if options.resume and not directory.is_dir():
+        raise OptionError(
+            f"there is no directory {directory} to resume from; to start a run there, leave resume "
+            "out, or make the directory"
+        )
     directory.mkdir(parents=True, exist_ok=True)
     (directory / LOCK).touch()
     lock = DirectoryLock(directory, shared=False, follow=True)

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import types
-import typing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from outcrop.errors import OptionError
+from outcrop.schema import AtLeast, Between, Count, check_fields, shown
 
-_CHOICES = {
-    "model": ("sage", "gcn", "gat", "gin"),
-    "sampler": ("neighbor", "shadow"),
-    "precision": ("fp32", "bf16"),
-    "evaluate": ("sampled", "full", "none"),
-    "metric": ("accuracy", "roc_auc"),
-}
 _USUAL_NEIGHBORS = 10
-_AT_LEAST = {"layers": 1, "hidden": 1, "heads": 1, "epochs": 0, "batch_size": 1, "seed": 0,
-             "patience": 0, "checkpoint_every": 0, "evaluate_every": 1}  # fmt: skip
+
+# Files of a checkpoint_dir.
+LAST = "last.safetensors"
+BEST = "best.safetensors"
+
+Positive = Annotated[int, AtLeast(1)]
+Rate = Annotated[float, AtLeast(0)]
 
 
 @dataclass(frozen=True)
@@ -27,37 +24,37 @@ class TrainOptions:
     """How a model is trained."""
 
     model: Literal["sage", "gcn", "gat", "gin"] = "sage"
-    layers: int = 3
-    hidden: int = 256
-    heads: int = 4
+    layers: Annotated[int, Between(1, 1000)] = 3
+    hidden: Annotated[int, Between(1, 1 << 20)] = 256
+    heads: Annotated[int, Between(1, 1 << 20)] = 4
     """Attention heads of gat."""
     dropout: float = 0.5
     sampler: Literal["neighbor", "shadow"] = "neighbor"
-    num_neighbors: tuple[int, ...] = ()
+    num_neighbors: tuple[Annotated[int, Between(-1, (1 << 31) - 1)], ...] = ()
     """Per hop; -1 takes all. Empty: 10 per layer. One hop more than layers shows gcn the degrees of
     all that it uses."""
     replace: bool = False
-    batch_size: int = 1000
+    batch_size: Positive = 1000
     strategy: str = "auto"
     memory: str | int = "8GB"
     strict_memory: bool = False
     """Ends where a batch needs more memory than is left, instead of serving it with a warning."""
     disk: str | int | None = None
-    epochs: int = 10
-    lr: float = 0.003
-    weight_decay: float = 0.0
-    seed: int = 0
+    epochs: Count = 10
+    lr: Rate = 0.003
+    weight_decay: Rate = 0.0
+    seed: Annotated[int, Between(0, (1 << 64) - 1)] = 0
     device: str = "auto"
     precision: Literal["fp32", "bf16"] = "fp32"
     metric: Literal["accuracy", "roc_auc"] = "accuracy"
     evaluate: Literal["sampled", "full", "none"] = "sampled"
     """Validation on sampled neighbourhoods, or on full ones, layer by layer from disk."""
-    evaluate_every: int = 1
+    evaluate_every: Positive = 1
     """Epochs between evaluations."""
-    patience: int = 0
+    patience: Count = 0
     """Ends after so many evaluations without a better one; 0: never."""
     checkpoint_dir: str | None = None
-    checkpoint_every: int = 0
+    checkpoint_every: Count = 0
     """Batches between checkpoints; 0: after each epoch only."""
     resume: bool = False
     deterministic: bool = False
@@ -66,14 +63,7 @@ class TrainOptions:
     """Whether whatever is read of the store is compared with its checksums first."""
 
     def __post_init__(self) -> None:
-        for name, allowed in _CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise OptionError(
-                    f"{name} must be one of {', '.join(allowed)} (got {getattr(self, name)!r})"
-                )
-        for name, least in _AT_LEAST.items():
-            if getattr(self, name) < least:
-                raise OptionError(f"{name} must be at least {least} (got {getattr(self, name)})")
+        check_fields(self, OptionError)
         if not 0 <= self.dropout < 1:
             raise OptionError(f"dropout must be 0 to 1 (got {self.dropout})")
         if not self.num_neighbors:
@@ -102,16 +92,14 @@ class TrainOptions:
     @classmethod
     def from_dict(cls, values: dict[str, Any], where: str = "options") -> TrainOptions:
         """OptionError names what does not belong there."""
-        kinds = typing.get_type_hints(cls)
-        for name, value in values.items():
-            if name not in kinds:
-                raise OptionError(f"{where}: no option {name!r}; there are {', '.join(kinds)}")
-            if not _fits(value, kinds[name]):
-                raise OptionError(f"{where}: {name} cannot be {value!r}")
-        given = dict(values)
-        if "num_neighbors" in given:
-            given["num_neighbors"] = tuple(given["num_neighbors"])
-        return cls(**given)
+        for name in values:
+            if name not in cls.__dataclass_fields__:
+                known = ", ".join(cls.__dataclass_fields__)
+                raise OptionError(f"{where}: no option {shown(name)}; there are {known}")
+        try:
+            return cls(**values)
+        except OptionError as error:
+            raise OptionError(f"{where}: {error}") from error
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -119,25 +107,18 @@ def read_config(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        loaded = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
-        raise OptionError(f"{path}: {error}") from error
+        loaded = yaml.safe_load(path.read_bytes())
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # ValueError: not UTF-8, no such date, a number of more digits than Python reads.
+        raise OptionError(f"{path}: not YAML that can be read: {error}") from error
     if loaded is None:
         return {}
     if not isinstance(loaded, dict):
         raise OptionError(f"{path}: expected names and values, as in 'epochs: 10'")
-    return {str(name).replace("-", "_"): value for name, value in loaded.items()}
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value from outside is of an annotated type."""
-    origin = typing.get_origin(kind)
-    if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, one) for one in typing.get_args(kind))
-    if origin is Literal:
-        return type(value) is str  # which, is checked with a better message
-    if origin is tuple:
-        return isinstance(value, (list, tuple)) and all(type(v) is int for v in value)
-    if kind is float:
-        return type(value) in (int, float)
-    return type(value) is kind or (value is None and kind is type(None))
+    values: dict[str, Any] = {}
+    for given, value in loaded.items():
+        name = str(given).replace("-", "_")
+        if name in values:
+            raise OptionError(f"{path}: {name} is given twice, with - and with _")
+        values[name] = value
+    return values

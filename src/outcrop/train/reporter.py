@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
 from outcrop.progress import SILENT, Progress
+from outcrop.schema import Count, Made
 from outcrop.train.memory import MemoryUse
 from outcrop.train.options import TrainOptions
 
@@ -13,16 +14,26 @@ if TYPE_CHECKING:
     from outcrop.train.loop import FitResult
 
 
+def _score(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise ValueError
+    return float(value)
+
+
+Score = Annotated[float, Made(_score, "a number")]
+"""Of a run that has diverged, too: NaN and infinity are among them."""
+
+
 @dataclass
 class EpochResult:
     """One epoch, as it is reported."""
 
-    epoch: int
-    loss: float
+    epoch: Count
+    loss: Score
     """Mean over its batches."""
     seconds: float
-    val: float | None = None
-    test: float | None = None
+    val: Score | None = None
+    test: Score | None = None
 
 
 class TrainReporter:

@@ -1,0 +1,75 @@
+"""Facts: what `fit` keeps in a checkpoint beside tensors, checked when it is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, TypeVar
+
+from outcrop.errors import OptionError, StoreError
+from outcrop.schema import Count, parse
+from outcrop.train.checkpoint import Checkpoint
+from outcrop.train.options import TrainOptions
+from outcrop.train.reporter import EpochResult, Score
+
+Facts = TypeVar("Facts")
+
+
+@dataclass
+class RunProgress:
+    """Where a run is."""
+
+    history: list[EpochResult] = field(default_factory=list)
+    best: Score | None = None
+    best_epoch: Count | None = None
+    best_test: Score | None = None
+    worse: Count = 0
+    """Evaluations since the best one."""
+    loss_sum: Score = 0.0
+    """Of the current epoch, so far."""
+    steps: Count = 0
+    seconds: float = 0.0
+    """That the current epoch had taken before it was interrupted."""
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What the model of a checkpoint is made with."""
+
+    options: dict[str, Any]
+    in_channels: Count
+    out_channels: Count
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> ModelFacts:
+        """StoreError names the file and the field that is not what it should be."""
+        return _parse(cls, checkpoint)
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """Where a run was."""
+
+    options: dict[str, Any]
+    loader: dict[str, Any]
+    """Its position; the loader looks at it."""
+    progress: RunProgress
+    order: Literal["exact", "completion"] | None = None
+    """In which batches came; None: saved by a version that did not say."""
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> RunFacts:
+        """StoreError names the file and the field that is not what it should be."""
+        return _parse(cls, checkpoint)
+
+
+def saved_options(facts: ModelFacts | RunFacts, where: str) -> TrainOptions:
+    try:
+        return TrainOptions.from_dict(facts.options, where)
+    except OptionError as error:
+        raise StoreError(str(error)) from error
+
+
+def _parse(kind: type[Facts], checkpoint: Checkpoint) -> Facts:
+    names = [one.name for one in fields(kind)]  # type: ignore[arg-type]
+    there = {name: checkpoint.facts[name] for name in names if name in checkpoint.facts}
+    return parse(kind, there, checkpoint.name, error=StoreError)
