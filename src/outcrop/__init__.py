@@ -33,9 +33,16 @@ __all__ = [
 ]
 
 
-def open(path: str | os.PathLike[str], disk: DiskOptions | None = None) -> GraphStore:
-    """Opens the store at `path`."""
-    return GraphStore(path, disk)
+def open(
+    path: str | os.PathLike[str],
+    disk: DiskOptions | None = None,
+    derived: str | os.PathLike[str] | None = None,
+) -> GraphStore:
+    """Opens the store at `path`.
+
+    `derived`: a folder for what strategies make of it, where the store cannot be written to.
+    """
+    return GraphStore(path, disk, derived)
 
 
 # Parts that bring torch along, which takes seconds: imported when they are asked for.

@@ -8,7 +8,6 @@ and the next ones while it trains, `ginex`, `gnndrive`, and `direct`, which keep
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -87,8 +86,8 @@ def _best_first(epochs: int | None) -> tuple[str, ...]:
 
 def _disk_room(wanted: Wanted) -> tuple[int, str]:
     """What may be written beside the store, and a clause that says why no more."""
-    folder = wanted.store.path
-    if not os.access(folder, os.W_OK):
+    folder = wanted.store.derived.folder
+    if not wanted.store.derived.writable:
         return 0, f"and {folder} cannot be written to"
     free = shutil.disk_usage(folder).free
     if wanted.disk_bytes is not None:

@@ -12,11 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
+from typer.testing import CliRunner
 
+from outcrop.cli.app import app
 from outcrop.cli.output import guarded
 from tests.cage import OUTCROP
 from tests.graphs import random_graph, save_npz
 from tests.processes import running
+from tests.stores import make_random_store
 
 COMMANDS = [["import", "npz"], ["import", "edgelist"], ["synth"], ["info"], ["profile"],
             ["prepare"], ["train"], ["infer"], ["bench"], ["report"], ["verify"], ["gc"],
@@ -215,3 +218,18 @@ def test_demo_trains_twice_and_compares(tmp_path: Path) -> None:
     assert "test accuracy" in done.stdout and "read from the drive" in done.stdout
     assert "The batches are the same bit by bit" in done.stdout
     assert list(tmp_path.iterdir()) == [], "the graph is removed"
+
+
+def test_derived_layouts_go_where_the_command_line_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTCROP_DERIVED", "")  # put back afterwards
+    make_random_store(tmp_path / "s").close()
+    elsewhere = ["--derived", str(tmp_path / "elsewhere")]
+    prepare = ["prepare", str(tmp_path / "s"), "--epochs", "1", "--batch-size", "50"]
+    assert CliRunner().invoke(app, [*elsewhere, *prepare]).exit_code == 0
+    assert not (tmp_path / "s" / "derived").exists()
+    verified = CliRunner().invoke(app, [*elsewhere, "verify", str(tmp_path / "s")])
+    assert "2 derived layouts" in verified.output
+    collected = CliRunner().invoke(app, [*elsewhere, "gc", "--all", str(tmp_path / "s")])
+    assert collected.exit_code == 0 and "elsewhere" in collected.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import shutil
@@ -13,8 +14,9 @@ from pathlib import Path
 import pytest
 
 import outcrop
-from outcrop.errors import LockedError, OptionError, StoreError
+from outcrop.errors import OptionError, StoreError
 from outcrop.ingest.synthetic import SynthOptions, synthesise
+from outcrop.progress import Progress
 from outcrop.store.derived import find_garbage, remove
 from outcrop.store.locks import DirectoryLock
 from outcrop.store.store import GraphStore
@@ -112,14 +114,127 @@ def _build_slowly(path: Path, started: object) -> None:
     outcrop.open(path).derived.get_or_build("cache", {}, build)
 
 
+class Interrupting(Progress):
+    """Presses Ctrl-C as soon as it is told that there is something to wait for."""
+
+    def note(self, text: str) -> None:
+        assert "another process is making it; waiting" in text
+        raise KeyboardInterrupt
+
+
+class Notes(Progress):
+    def __init__(self) -> None:
+        self.told = threading.Event()
+
+    def note(self, text: str) -> None:
+        self.told.set()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_second_of_two_makers_waits_and_takes_over_where_the_first_fails(
+    store: GraphStore, fails: bool
+) -> None:
+    notes, begun, made = Notes(), threading.Event(), []
+
+    def first(folder: Path) -> None:
+        begun.set()
+        assert notes.told.wait(60)  # the other one waits
+        if fails:
+            raise RuntimeError("no")
+        (folder / "data").write_text("first")
+
+    def make_first() -> None:
+        try:
+            store.derived.get_or_build("cache", {}, first).close()
+        except RuntimeError:
+            made.append("failed")
+
+    maker = threading.Thread(target=make_first)
+    maker.start()
+    assert begun.wait(60)
+    build = write("second")
+    with store.derived.get_or_build("cache", {}, build, progress=notes) as layout:  # type: ignore[arg-type]
+        assert (layout.path / "data").read_text() == ("second" if fails else "first")
+    maker.join()
+    assert made == (["failed"] if fails else [])
+
+
+def _collect(path: Path, start: object) -> None:
+    start.wait()  # type: ignore[attr-defined]
+    for item in find_garbage(path, everything=True):
+        remove(item)
+
+
+def test_two_gcs_at_once_both_succeed(store: GraphStore) -> None:
+    def build(folder: Path) -> None:
+        for number in range(50):
+            (folder / str(number)).mkdir()
+            (folder / str(number) / "data").touch()
+
+    context = multiprocessing.get_context("spawn")
+    for _ in range(2):
+        for number in range(20):
+            store.derived.get_or_build("cache", {"number": number}, build).close()
+        start = context.Barrier(3)
+        gcs = [context.Process(target=_collect, args=(store.path, start)) for _ in range(3)]
+        for gc in gcs:
+            gc.start()
+        for gc in gcs:
+            gc.join()
+        assert [gc.exitcode for gc in gcs] == [0, 0, 0]
+        assert names(store) == []
+
+
+def test_what_vanishes_while_gc_looks_is_no_error(
+    store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2):
+        store.derived.get_or_build("cache", {"number": number}, write("x")).close()  # type: ignore[arg-type]
+    seen = list(find_garbage(store.path, everything=True))
+    assert [remove(item) for item in seen] == [True, True]
+    assert [remove(item) for item in seen] == [False, False]
+
+
+def test_layouts_of_stores_that_cannot_be_written_to_are_kept_elsewhere(
+    store: GraphStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(store.path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", refuse)
+        for use in (
+            lambda: store.derived.get_or_build("cache", {}, write("x")),  # type: ignore[arg-type]
+            store.derived.scratch,
+        ):
+            with pytest.raises(StoreError, match=r"Read-only file system.*OUTCROP_DERIVED=FOLDER"):
+                use()
+    elsewhere = tmp_path / "elsewhere"
+    monkeypatch.setenv("OUTCROP_DERIVED", str(elsewhere))
+    synthesise(tmp_path / "other", SynthOptions(nodes=50, edges=100, dim=3, seed=1))
+    opened = [outcrop.open(store.path), outcrop.open(tmp_path / "other")]
+    for one in opened:
+        one.derived.get_or_build("cache", {}, write(one.path.name)).close()  # type: ignore[arg-type]
+    with outcrop.open(store.path, derived=elsewhere) as same:
+        layout = same.derived.find("cache", {})
+        assert layout is not None and (layout.path / "data").read_text() == store.path.name
+        layout.close()
+    assert not (store.path / "derived").exists()
+    assert sorted(os.listdir(elsewhere)) == sorted(one.content for one in opened)
+    [item] = find_garbage(store.path, everything=True)
+    assert remove(item)
+    assert opened[1].derived.find("cache", {}) is not None
+
+
 def test_two_builders_do_not_meet_and_a_killed_one_leaves_no_trace(store: GraphStore) -> None:
     context = multiprocessing.get_context("spawn")
     started = context.Event()
     builder = context.Process(target=_build_slowly, args=(store.path, started))
     builder.start()
     assert started.wait(60)
-    with pytest.raises(LockedError, match="another process is making it"):
-        store.derived.get_or_build("cache", {}, write("x"))  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        build = write("x")
+        store.derived.get_or_build("cache", {}, build, progress=Interrupting())  # type: ignore[arg-type]
     assert list(find_garbage(store.path)) == []  # it is being made, not garbage
     assert builder.pid is not None
     os.kill(builder.pid, signal.SIGKILL)

@@ -102,6 +102,7 @@ class NeighborCache:
             KIND,
             {"bytes": budget, "metric": metric, "version": NEIGHBORS_VERSION},
             lambda folder: write_lists(store, folder, budget, metric, progress or SILENT),
+            progress=progress or SILENT,
         )
         try:
             cache = NeighborCache(store, layout)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import typer
 
 from outcrop._version import __version__
@@ -19,6 +22,7 @@ from outcrop.cli.report import report
 from outcrop.cli.synth import synth
 from outcrop.cli.train import train
 from outcrop.cli.verify import verify
+from outcrop.store.derived import ELSEWHERE
 
 app = typer.Typer(
     name="outcrop",
@@ -36,10 +40,22 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit()
 
 
+def _put_derived(folder: Path | None) -> None:
+    if folder is not None:
+        os.environ[ELSEWHERE] = str(folder.absolute())
+
+
 @app.callback()
 def _outcrop(
     version: bool = typer.Option(
         False, "--version", help="Print the version.", callback=_print_version, is_eager=True
+    ),
+    derived: Path | None = typer.Option(
+        None,
+        help="A folder for what is derived from stores that cannot be written to.",
+        envvar=ELSEWHERE,
+        show_default=False,
+        callback=_put_derived,
     ),
 ) -> None:
     pass

@@ -8,7 +8,7 @@ from typing import Any
 from outcrop.cli.arguments import Json, Store
 from outcrop.cli.output import print_facts, print_json
 from outcrop.options import format_size
-from outcrop.store.format import DERIVED, SPLITS
+from outcrop.store.format import SPLITS
 from outcrop.store.store import GraphStore
 
 
@@ -65,14 +65,13 @@ def _facts(store: GraphStore) -> dict[str, Any]:
         "arrays": {name: {"dtype": str(entry.dtype), "shape": entry.shape}
                    for name, entry in arrays.items()},
         "bytes": sum(entry.file_bytes for entry in arrays.values()),
-        "derived": _derived(store.path),
+        "derived": _derived(store.derived.root),
         "content": store.content,
         "provenance": manifest.provenance,
     }  # fmt: skip
 
 
-def _derived(store: Path) -> list[str]:
-    root = store / DERIVED
+def _derived(root: Path) -> list[str]:
     if not root.is_dir():
         return []
     return sorted(path.name for path in root.iterdir() if not path.name.startswith("."))

@@ -122,7 +122,7 @@ def prepare_trace(
                 progress.advance(1)
             writer.finish()
 
-    return store.derived.get_or_build("trace", spec.trace_inputs, build)
+    return store.derived.get_or_build("trace", spec.trace_inputs, build, progress=progress)
 
 
 def prepare_pack(
@@ -140,7 +140,9 @@ def prepare_pack(
     """
     making = _Making(store, spec, trace, memory_bytes, disk_bytes, progress)
     if disk_bytes is None or not spec.packed:
-        return store.derived.get_or_build("pack", spec.pack_inputs, making.whole, resumable=True)
+        return store.derived.get_or_build(
+            "pack", spec.pack_inputs, making.whole, resumable=True, progress=progress
+        )
     found = store.derived.find("pack", spec.pack_inputs)
     if found is not None:
         if _fits(found, disk_bytes - trace.bytes):
@@ -151,11 +153,13 @@ def prepare_pack(
     if not known and not store.derived.path("pack", inputs).exists():
         try:
             return store.derived.get_or_build(
-                "pack", spec.pack_inputs, making.whole, resumable=True
+                "pack", spec.pack_inputs, making.whole, resumable=True, progress=progress
             )
         except _DiskTooSmallError:
             pass  # for that; and what of it was made by an interrupted call is kept
-    return store.derived.get_or_build("pack", inputs, making.segmented, resumable=True)
+    return store.derived.get_or_build(
+        "pack", inputs, making.segmented, resumable=True, progress=progress
+    )
 
 
 def _fits(layout: Layout, room: int) -> bool:

@@ -66,16 +66,25 @@ def import_samples(
         raise OptionError(f"epochs must be at least 1 (got {epochs})")
     inputs = _inputs(name)
     if (there := store.derived.path(_KIND, inputs)).exists():
-        raise StoreError(f"samples {name!r} are there already: remove {there}, or use another name")
+        raise _exists(name, there)
+    made = False
 
     def build(folder: Path) -> None:
+        nonlocal made
+        made = True
         progress.stage("import samples", None, "batches")
         batches = _write(store, folder, samples, {"samples": name, "epochs": epochs}, progress)
         if batches == 0 or batches % epochs:
             raise OptionError(f"{batches} batches are not {epochs} epochs of as many batches each")
 
-    with store.derived.get_or_build(_KIND, inputs, build):
+    with store.derived.get_or_build(_KIND, inputs, build, progress=progress) as layout:
+        if not made:  # waited for, and not of these batches
+            raise _exists(name, layout.path)
         return find_samples(store, name)
+
+
+def _exists(name: str, there: Path) -> StoreError:
+    return StoreError(f"samples {name!r} are there already: remove {there}, or use another name")
 
 
 def find_samples(store: GraphStore, name: str) -> ImportedSamples:

@@ -6,6 +6,7 @@ on, the store's content included, so a layout that is found is a layout that fit
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -13,13 +14,14 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from outcrop.errors import CorruptError, LockedError, OptionError, StoreError
+from outcrop.progress import SILENT, Progress
 from outcrop.schema import parse
 from outcrop.store.format import DERIVED, LOCK, digest, read_manifest, seal, unseal
 from outcrop.store.locks import DirectoryLock, write_synced
@@ -30,6 +32,10 @@ _SCRATCH = "scratch-"
 _REMOVED = re.compile(r"\.removed(-[0-9a-f]+)?$")
 # What users give and nobody reads from the store: it was never in doubt.
 _GIVEN = "samples"
+# The environment's name of a folder for layouts of stores that cannot be written to.
+ELSEWHERE = "OUTCROP_DERIVED"
+# How often whoever waits for a layout looks for it, and for Ctrl-C.
+_POLL_SECONDS = 0.1
 
 
 class Layout:
@@ -94,11 +100,26 @@ def layout_key(content: str, inputs: Mapping[str, Any]) -> str:
     return digest(text.encode())
 
 
+def derived_root(
+    store: Path, content: str, elsewhere: str | os.PathLike[str] | None = None
+) -> Path:
+    """Where the layouts of a store of this content are kept: in it, or in a folder elsewhere.
+
+    `elsewhere`: that folder, which stores may share; None: what the environment says.
+    """
+    folder = elsewhere or os.environ.get(ELSEWHERE)
+    return Path(folder).absolute() / content if folder else store / DERIVED
+
+
 class DerivedLayouts:
     """The derived layouts of one store."""
 
-    def __init__(self, store: Path, content: str) -> None:
-        self._root = store / DERIVED
+    def __init__(
+        self, store: Path, content: str, elsewhere: str | os.PathLike[str] | None = None
+    ) -> None:
+        """`elsewhere`: as of `derived_root`."""
+        self.root = derived_root(store, content, elsewhere)
+        """The folder that they are in, which need not exist."""
         self._content = content
         self._used: dict[Path, tuple[float | None, bool]] = {}  # seconds to make, made here
         self._written: set[Path] = set()  # work directories, which come and go
@@ -107,7 +128,7 @@ class DerivedLayouts:
         """Where the layout of this kind and these inputs is, or would be."""
         if not kind.isidentifier():
             raise OptionError(f"the kind of a layout must be a plain word (got {kind!r})")
-        return self._root / f"{kind}-{layout_key(self._content, inputs)}"
+        return self.root / f"{kind}-{layout_key(self._content, inputs)}"
 
     def find(self, kind: str, inputs: Mapping[str, Any]) -> Layout | None:
         """The layout, or None where it was never made, or by a version that checked nothing."""
@@ -143,7 +164,7 @@ class DerivedLayouts:
     def records(self, kind: str) -> list[tuple[Path, dict[str, Any]]]:
         """All layouts of a kind, with their inputs; damaged ones are left out."""
         found = []
-        for path in sorted(self._root.glob(f"{kind}-*")):
+        for path in sorted(self.root.glob(f"{kind}-*")):
             try:
                 with Layout(path) as layout:
                     if layout.trusted:
@@ -159,13 +180,16 @@ class DerivedLayouts:
         build: Callable[[Path], None],
         *,
         resumable: bool = False,
+        progress: Progress = SILENT,
     ) -> Layout:
         """The layout; made by build(directory) where it is missing.
+
+        Where somebody else is making it, `progress` is told, and this waits: for the result, or to
+        take over if they fail or die.
 
         `build` syncs what it writes, and compares what it reads of the store with its checksums. If
         it fails nothing remains; but if it is killed or interrupted and `resumable`, the next one
         finds what it left, and must know what of it is good. A BudgetError leaves what was found.
-        LockedError where another process is making the same layout.
         """
         found = self.find(kind, inputs)
         if found is not None:
@@ -174,7 +198,7 @@ class DerivedLayouts:
         if path.exists():
             remove(Garbage(path, "not trusted", 0))
         try:
-            with WorkDirectory(path, resumable=resumable) as work:
+            with self._work_directory(path, resumable, progress) as work:
                 self._written.add(work.path)
                 start = time.perf_counter()
                 build(work.path)
@@ -195,16 +219,54 @@ class DerivedLayouts:
             return found
         return self._opened(Layout(path), made=True)
 
+    def _work_directory(self, path: Path, resumable: bool, progress: Progress) -> WorkDirectory:
+        """StoreError where the layout is there by now, or cannot be made."""
+        told = False
+        while True:
+            try:
+                with self._advising():
+                    return WorkDirectory(path, resumable=resumable)
+            except LockedError:
+                if not told:
+                    progress.note(f"{path}: another process is making it; waiting")
+                    told = True
+            progress.advance(0)  # who reports may be told to stop
+            time.sleep(_POLL_SECONDS)
+
+    @contextmanager
+    def _advising(self) -> Iterator[None]:
+        """Says what to do where the store's media cannot be written to."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+                raise
+            raise StoreError(
+                f"{self.root}: cannot be written to ({error.strerror}), and layouts belong there; "
+                f"name a folder for them: {ELSEWHERE}=FOLDER in the environment, outcrop --derived "
+                "FOLDER, or outcrop.open(..., derived=FOLDER)"
+            ) from error
+
+    @property
+    def folder(self) -> Path:
+        """The nearest folder that exists: where its free space and permissions are asked for."""
+        return next(path for path in (self.root, *self.root.absolute().parents) if path.is_dir())
+
+    @property
+    def writable(self) -> bool:
+        return os.access(self.folder, os.W_OK)
+
     def disk_bytes(self) -> int:
         """What all of them take, whoever made them."""
-        return tree_bytes(self._root)
+        return tree_bytes(self.root)
 
     def scratch(self) -> WorkDirectory:
         """A folder for what lives as long as a run; what killed runs left is removed first."""
-        for path in leftovers(self._root):
+        for path in leftovers(self.root):
             if path.name.startswith(f".{_SCRATCH}"):
                 remove(Garbage(path, "left by a killed run", 0))
-        work = WorkDirectory(self._root / f"{_SCRATCH}{secrets.token_hex(8)}")
+        with self._advising():
+            work = WorkDirectory(self.root / f"{_SCRATCH}{secrets.token_hex(8)}")
         self._written.add(work.path)
         return work
 
@@ -228,7 +290,16 @@ def find_garbage(store: Path, *, everything: bool = False) -> Iterator[Garbage]:
     if imports and not store.exists():
         return  # the first import of this name was interrupted
     content = read_manifest(store).content
-    root = store / DERIVED
+    for root in derived_roots(store, content):
+        yield from _garbage_in(root, content, everything=everything)
+
+
+def derived_roots(store: Path, content: str) -> list[Path]:
+    """All folders that may have layouts of a store: its own, and the one elsewhere."""
+    return sorted({store / DERIVED, derived_root(store, content)})
+
+
+def _garbage_in(root: Path, content: str, *, everything: bool) -> Iterator[Garbage]:
     if not root.is_dir():
         return
     for path in leftovers(root):
@@ -304,10 +375,17 @@ def remove(garbage: Garbage) -> bool:
     # Renamed first: a reader that comes now finds nothing rather than half of it. To a name of its
     # own: what was interrupted here before may still stand aside.
     aside = path.with_name(f"{_REMOVED.sub('', path.name)}.removed-{secrets.token_hex(4)}")
-    os.rename(path, aside)
-    if lock is not None:
-        lock.release()
-    shutil.rmtree(aside)
+    try:
+        os.rename(path, aside)
+    except FileNotFoundError:  # somebody else is removing it
+        return False
+    finally:
+        if lock is not None:
+            lock.release()
+    while os.path.lexists(aside):
+        # Another gc may take this for an interrupted removal, and be faster with a part of it.
+        with suppress(FileNotFoundError):
+            shutil.rmtree(aside)
     return True
 
 

@@ -50,8 +50,17 @@ class GraphStore:
     Small things (`labels`, `indptr`) are memory maps; feature rows are read by `features`.
     """
 
-    def __init__(self, path: str | os.PathLike[str], disk: DiskOptions | None = None) -> None:
-        """StoreError where it is none; CorruptError where a file is missing or has another size."""
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        disk: DiskOptions | None = None,
+        derived: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """StoreError where it is none; CorruptError where a file is missing or has another size.
+
+        `derived`: a folder for derived layouts, which other stores may share; None: what
+        OUTCROP_DERIVED in the environment says, or the store itself.
+        """
         if not isinstance(path, (str, os.PathLike)):
             raise OptionError(
                 f"a store is named by its path (got {type(path).__name__}); "
@@ -63,6 +72,7 @@ class GraphStore:
             self._check_file(name)
         self._disk_options = disk
         self._more_disks: dict[DiskOptions, Disk] = {}
+        self._derived_elsewhere = derived
         self._reads_checked = False
         advice = f"outcrop verify {self.path} shows all that is damaged"
         self._checks = {
@@ -330,7 +340,7 @@ class GraphStore:
     @cached_property
     def derived(self) -> DerivedLayouts:
         """What strategies keep beside the store's own arrays."""
-        return DerivedLayouts(self.path, self.content)
+        return DerivedLayouts(self.path, self.content, self._derived_elsewhere)
 
     @cached_property
     def disk(self) -> Disk:

@@ -18,9 +18,8 @@ from outcrop.layouts import KINDS
 from outcrop.options import DiskOptions
 from outcrop.progress import SILENT, Progress
 from outcrop.store.arrays import PieceHasher, read_blocks
-from outcrop.store.derived import Layout, layout_paths, way_back
+from outcrop.store.derived import Layout, derived_roots, layout_paths, way_back
 from outcrop.store.format import (
-    DERIVED,
     PIECE_BYTES,
     SPLITS,
     ArrayEntry,
@@ -85,8 +84,9 @@ def verify(
                 check = checks.get(name, _NoCheck())
                 problems = list(_check_bytes(disk, root, entry, check, report, progress))
             report.problems += problems
-        for layout in layout_paths(root / DERIVED):
-            report.problems += _check_layout(disk, layout, manifest.content, report, progress)
+        for folder in derived_roots(root, manifest.content):
+            for layout in layout_paths(folder):
+                report.problems += _check_layout(disk, layout, manifest.content, report, progress)
     return report
 
 

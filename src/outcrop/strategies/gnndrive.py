@@ -26,7 +26,6 @@ only, so that the others keep rows for later batches.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -316,7 +315,7 @@ def _plan(means: Means) -> _Plan:
 def _may_write(means: Means, size: int) -> bool:
     """Whether so much may be kept with the store."""
     allowed = means.disk_bytes is None or size <= means.disk_bytes
-    return allowed and os.access(means.store.path, os.W_OK)
+    return allowed and means.store.derived.writable
 
 
 def _plan_with(means: Means, *, cached: bool) -> _Plan:
