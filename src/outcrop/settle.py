@@ -23,9 +23,11 @@ from outcrop.strategies.mmap import mapped_topology
 _PROBED_PLACES = (0.0, 1.0, 0.5, 0.25, 0.75)
 # Fewer, once so many edges were sampled. Not seconds: sizes decide what is found on disk again.
 _PROBED_EDGES = 1 << 22
-# Others may be larger than those: by half the difference between the smallest and the largest, and
-# within these bounds.
-_LEAST_MARGIN, _MOST_MARGIN = 0.05, 0.5
+# Others may be larger than the largest of those: by so many times what lies between it and the
+# smallest, within these bounds. Five of a normal distribution are 2.3 deviations apart, and of ten
+# thousand the largest is 2.7 above the largest of five.
+_MARGIN_OF_SPREAD = 1.5
+_LEAST_MARGIN, _MOST_MARGIN = 0.1, 0.5
 _MARGIN_OF_ONE = 0.15
 _PROBE_THREADS = 16
 # What is charged where the memory of batches is too little for what is lent.
@@ -177,7 +179,7 @@ def _margin(sizes: Sequence[int]) -> float:
     if len(sizes) < 2 or not max(sizes):
         return _MARGIN_OF_ONE
     spread = (max(sizes) - min(sizes)) / max(sizes)
-    return min(max(spread / 2, _LEAST_MARGIN), _MOST_MARGIN)
+    return min(max(spread * _MARGIN_OF_SPREAD, _LEAST_MARGIN), _MOST_MARGIN)
 
 
 def common_needs(store: GraphStore, seeds: SeedOrder) -> dict[str, int]:

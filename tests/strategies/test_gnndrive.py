@@ -262,7 +262,8 @@ def test_what_was_expected_of_an_epoch_that_was_given_up_is_forgotten(store: Gra
 def test_topology_of_which_little_fits_is_cached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_random_store(tmp_path / "g.outcrop", 20_000, 1_200_000, dim=8, train=200).close()
+    # So large that there is memory to choose its lists where a quarter of it would not fit.
+    make_random_store(tmp_path / "g.outcrop", 20_000, 8_000_000, dim=8, train=200).close()
     with GraphStore(tmp_path / "g.outcrop") as store:
         expected = all_contents(make(store, "memory").epoch(0))
 
@@ -271,7 +272,7 @@ def test_topology_of_which_little_fits_is_cached(
 
         least = parse_size(smallest_memory(of))
         found = {}
-        for memory in range(least, least + 4_000_000, 400_000):
+        for memory in range(least, least + 27_000_000, 3_000_000):
             loader = of(memory)
             found[loader.record.plan["topology"]] = memory
             assert all_contents(loader.epoch(0)) == expected
