@@ -15,7 +15,7 @@ help:
 	@echo "make lint      ruff, mypy --strict, clang-format"
 	@echo "make format    let ruff and clang-format rewrite the code"
 	@echo "make sanitize  C++ tests under ASan + UBSan, and under TSan"
-	@echo "make soak      long random tests"
+	@echo "make soak      long random tests, then kills, faults, leaks and fuzzed inputs, with figures"
 	@echo "make bench     strategies side by side on a 2 GB graph in 1 GB (bench-standard: 10 GB in 2.5)"
 	@echo "make bench-parts  the disk engine (against fio), ingest, the sampler, an epoch, packing"
 
@@ -66,6 +66,7 @@ comma := ,
 
 soak: $(INSTALLED)
 	OUTCROP_SOAK=1 $(BIN)/pytest -m 'soak or not soak' -o timeout=7200
+	$(BIN)/python -m tests.soak --jobs 2
 
 # Strategies on the quick graph (4M nodes, 2 GB of features) in 1 GB; about 10 minutes.
 bench: $(INSTALLED)

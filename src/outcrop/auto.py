@@ -36,7 +36,7 @@ class Choice:
     def sentence(self, written_bytes: int) -> str:
         """For people. `written_bytes`: what preparing it wrote."""
         reasons = "; ".join(f"{name}: {why}" for name, why in self.passed_over.items())
-        where = self.settled.means.store.path / "derived"
+        where = self.settled.means.store.derived.root
         parts = [
             f"strategy auto: {self.strategy}",
             f" ({reasons})" if reasons else " (everything fits)",

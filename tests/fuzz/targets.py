@@ -13,6 +13,7 @@ import shutil
 import zipfile
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,6 +38,7 @@ from outcrop.store.derived import DerivedLayouts, Layout, find_garbage
 from outcrop.store.format import MANIFEST, seal, unseal
 from outcrop.store.store import GraphStore
 from outcrop.strategies import STRATEGIES, strategy_named
+from outcrop.train import fit, load_checkpoint, save_checkpoint
 from outcrop.train.options import TrainOptions, read_config
 from tests.fuzz.mutate import Rng, altered, altered_bytes
 from tests.stores import make_random_store, rewrite_array
@@ -385,6 +387,30 @@ def yaml(folder: Path) -> TryOne:
         path.write_bytes(altered_bytes(good, rng, tokens))
         TrainOptions.from_dict(read_config(path), str(path))
         TrainOptions.from_dict(altered({"layers": 2, "lr": 0.1, "num_neighbors": [3, 3]}, rng))
+
+    return try_one
+
+
+@target
+def checkpoint(folder: Path) -> TryOne:
+    """The bytes of a checkpoint, or its facts with a digest that fits them."""
+    store, run = _store(folder), folder / "run"
+    options = TrainOptions(
+        layers=2, hidden=4, num_neighbors=(3, 3), epochs=1, batch_size=50, device="cpu",
+        checkpoint_dir=str(run),
+    )  # fmt: skip
+    with GraphStore(store) as opened:
+        fit(opened, options)
+    path = run / "last.safetensors"
+    good, data = load_checkpoint(path), path.read_bytes()
+
+    def try_one(rng: Rng) -> None:
+        if rng.random() < 0.5:
+            path.write_bytes(altered_bytes(data, rng))
+        else:
+            save_checkpoint(path, replace(good, facts=altered(good.facts, rng)))
+        with GraphStore(store) as opened:
+            fit(opened, replace(options, resume=True))
 
     return try_one
 
