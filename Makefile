@@ -6,12 +6,13 @@ INSTALLED := $(VENV)/.installed
 SOURCES := $(shell find cpp -name '*.cc' -o -name '*.h') CMakeLists.txt pyproject.toml constraints.txt
 CPP := $(shell find cpp -path cpp/third_party -prune -o \( -name '*.cc' -o -name '*.h' \) -print)
 
-.PHONY: help demo test lint format cpp-test python-test soak sanitize bench bench-standard \
+.PHONY: help demo test check lint format cpp-test python-test soak sanitize bench bench-standard \
         bench-parts liburing clean
 
 help:
 	@echo "make demo      a graph larger than its memory budget, end to end"
 	@echo "make test      lint, C++ tests, Python tests"
+	@echo "make check     the same with the fast part of the Python tests: under 3 minutes, for daily work"
 	@echo "make lint      ruff, mypy --strict, clang-format"
 	@echo "make format    let ruff and clang-format rewrite the code"
 	@echo "make sanitize  C++ tests under ASan + UBSan, and under TSan"
@@ -32,6 +33,17 @@ demo: $(INSTALLED)
 	@mkdir -p build && $(BIN)/outcrop demo build
 
 test: lint cpp-test python-test
+
+# The parts that everything stands on, and one path through all of them (test_loader). Left out:
+# conformance, ingest, strategies, packing, training, processes and browsers, which make test has.
+CHECK := tests/store tests/report/test_html.py tests/report/test_load.py tests/bench/test_bound.py \
+         tests/cli/test_progress.py tests/sample/test_seeds.py tests/sample/test_trace.py \
+         $(patsubst %,tests/test_%.py,budget core disk loader monitor options package pipeline \
+           schedule schema) tests/train/test_options.py \
+         --deselect tests/report/test_html.py::test_whatever_a_value_is_the_page_is_drawn_or_the_place_named
+
+check: lint cpp-test
+	$(BIN)/pytest $(CHECK)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check
@@ -55,8 +67,9 @@ endef
 cpp-test: $(INSTALLED)
 	$(call cpp_tests,cpp-test,-DOUTCROP_WERROR=ON)
 
+# -rs: at the end, what was skipped and why.
 python-test: $(INSTALLED)
-	$(BIN)/pytest
+	$(BIN)/pytest -rs
 
 sanitize: $(INSTALLED)
 	$(call cpp_tests,asan,-DCMAKE_BUILD_TYPE=RelWithDebInfo -DOUTCROP_SANITIZE=address$(comma)undefined)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -246,6 +247,16 @@ def test_too_few_training_nodes_are_refused(path: Path, tmp_path: Path) -> None:
     options = BenchOptions(strategies=("mmap",), batch_size=400, batches=2)
     with pytest.raises(OptionError, match="500 training nodes"):
         run_bench(path, options, tmp_path / "out", print)
+
+
+def test_the_drive_is_measured_by_fio(tmp_path: Path) -> None:
+    if shutil.which("fio") is None:
+        pytest.skip("no fio here; on Debian: apt-get install fio")
+    (tmp_path / "file").write_bytes(bytes(32 << 20))
+    rates = measure_drive(tmp_path / "file", seconds=0.5)
+    assert rates.source.startswith("fio 3")
+    assert rates.random_reads_per_second > 100
+    assert rates.sequential_bytes_per_second > 1_000_000
 
 
 def test_the_drive_is_measured_without_fio_too(
