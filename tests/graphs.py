@@ -62,12 +62,18 @@ def expected_csc(
     return indptr, indices, numbers
 
 
-def assert_topology(store: GraphStore, expected: tuple[Any, Any, Any]) -> None:
+def assert_topology(
+    store: GraphStore, expected: tuple[Any, Any, Any], *, edge_ids: bool = True
+) -> None:
+    """`edge_ids`: whether they were to be kept, unless the edges were in the store's order."""
     indptr, indices, numbers = expected
     assert np.array_equal(store.indptr, indptr)
     assert np.array_equal(store.indices, indices)
     assert store.num_edges == len(indices)
-    if "edge_ids" in store.manifest.arrays:
+    moved = not np.array_equal(numbers, np.arange(len(numbers)))
+    assert store.has("edge_ids") == (edge_ids and moved)
+    if store.has("edge_ids"):
+        assert store.array("edge_ids").dtype == np.int32
         assert np.array_equal(store.array("edge_ids"), numbers)
 
 

@@ -21,13 +21,15 @@ from hypothesis import strategies as st
 
 import outcrop
 from outcrop.errors import BudgetError, IngestError, LockedError, OptionError, StoreError
-from outcrop.ingest.build import LEAST_MEMORY_BYTES, import_graph
+from outcrop.ingest.build import LEAST_MEMORY_BYTES, import_graph, ingest_disk
 from outcrop.ingest.compact import Compaction
 from outcrop.ingest.edgelist import edgelist_source
 from outcrop.ingest.files import Files, file_attributes
 from outcrop.ingest.npz import npz_source
 from outcrop.ingest.random_attributes import random_attributes
 from outcrop.ingest.source import Attributes, IngestOptions
+from outcrop.store.build import StoreBuilder
+from outcrop.store.edges import Block, RecordLayout
 from outcrop.store.format import npy_header
 from outcrop.store.store import GraphStore
 from outcrop.store.workdir import WorkDirectory
@@ -72,7 +74,7 @@ def test_npz_topology_is_what_the_format_says(
     import_graph(npz_source(folder / "g.npz"), folder / "s", options_of(flags, edge_ids=edge_ids))
     with outcrop.open(folder / "s") as store:
         assert store.num_nodes == graph.num_nodes
-        assert_topology(store, expected_csc(graph, **flags))
+        assert_topology(store, expected_csc(graph, **flags), edge_ids=edge_ids)
     assert outcrop.verify(folder / "s").ok
 
 
@@ -94,9 +96,7 @@ def test_sparse_ids_are_compacted_and_kept(
     with pytest.MonkeyPatch.context() as patch:
         if joined:  # no bitmap is large enough: take the way by sorting
             patch.setattr(Compaction, "add", lambda self, _: setattr(self, "_bitmap", None))
-        import_graph(
-            edgelist_source(folder / "g.txt"), folder / "s", options_of(flags, edge_ids=True)
-        )
+        import_graph(edgelist_source(folder / "g.txt"), folder / "s", options_of(flags))
     present, compact = np.unique(graph.edges, return_inverse=True)
     expected = expected_csc(Graph(len(present), compact.reshape(2, -1)), **flags)
     with outcrop.open(folder / "s") as store:
@@ -113,11 +113,42 @@ def test_a_store_is_the_same_byte_for_byte_for_any_memory(
     graph = random_graph(50_000, 300_000)
     text = "\n".join(f"{s * spread} {t * spread}" for s, t in graph.edges.T.tolist())
     (tmp_path / "g.txt").write_text(text)
-    options = IngestOptions(memory=memory, undirected=True, edge_ids=True)
+    options = IngestOptions(memory=memory, undirected=True)
     import_graph(edgelist_source(tmp_path / "g.txt"), tmp_path / "s", options)
     with outcrop.open(tmp_path / "s") as store:
         assert store.num_edges > 590_000
         assert_topology(store, expected_csc(graph, undirected=True))
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_edges_in_the_order_of_the_store_need_no_ids(tmp_path: Path, moved: bool) -> None:
+    graph = random_graph(1000, 300_000)
+    edges = graph.edges[:, np.argsort(graph.edges[1], kind="stable")]
+    if moved:  # the last two of all: what was written of the others before is nothing
+        edges[1, -2:] = 999, 998
+    graph = Graph(1000, edges)
+    import_graph(npz_source(save_npz(tmp_path / "g.npz", graph)), tmp_path / "s")
+    with outcrop.open(tmp_path / "s") as store:
+        assert_topology(store, expected_csc(graph))
+        assert store.has("edge_ids") == moved == (tmp_path / "s/topology/edge_ids.npy").exists()
+    assert outcrop.verify(tmp_path / "s").ok
+
+
+def test_edge_ids_of_many_edges_have_64_bits(tmp_path: Path) -> None:
+    """Of so many that most were merged or dropped: the store's own are few."""
+    layout = RecordLayout(wide=False, numbered=True)
+    records = np.array([(0, 1, 2**31), (1, 0, 0)], layout.dtype).view(np.uint8)
+    for source_edges, dtype in ((2**31, np.int32), (2**31 + 1, np.int64)):
+        records.view(layout.dtype)["number"][0] = source_edges - 1
+        path = tmp_path / str(source_edges)
+        with ingest_disk() as disk, StoreBuilder(path, disk) as builder:
+            builder.write_topology([Block(records, 2)], 2, layout, source_edges=source_edges)
+            builder.commit(
+                num_nodes=2, num_edges=2, num_classes=0, features=None, source="", options={}
+            )
+        with outcrop.open(path) as store:
+            assert store.array("edge_ids").tolist() == [source_edges - 1, 0]
+            assert store.array("edge_ids").dtype == dtype
 
 
 def test_attributes_of_every_kind_arrive(tmp_path: Path) -> None:
@@ -558,13 +589,14 @@ def test_what_is_known_not_to_fit_the_disk_is_refused_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
     save_npz(tmp_path / "g.npz", random_graph(1000, 3000), x=np.ones((1000, 40), np.float32))
-    options = IngestOptions(feature_dtype=dtype, edge_ids=True)
+    # Edge ids are not known to be needed before edges are sorted.
+    options = IngestOptions(feature_dtype=dtype, edge_ids=False)
     import_graph(npz_source(tmp_path / "g.npz"), tmp_path / "s", options)
     made = sum(len(data) for data in files_of(tmp_path / "s").values())
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=made))
     import_graph(npz_source(tmp_path / "g.npz"), tmp_path / "t", options)
-    headers = 4 * 4096
+    headers = 3 * 4096
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=made - headers - 9))
     with pytest.raises(BudgetError, match="of disk space"):
         import_graph(npz_source(tmp_path / "g.npz"), tmp_path / "u", options)

@@ -48,7 +48,13 @@ DropLoops = Annotated[bool, typer.Option("--drop-self-loops", help="Leave self l
 Merge = Annotated[
     bool, typer.Option("--merge-multi-edges", help="Keep only the first of equal edges.")
 ]
-EdgeIds = Annotated[bool, typer.Option("--edge-ids", help="Keep each edge's number in the source.")]
+EdgeIds = Annotated[
+    bool,
+    typer.Option(
+        "--edge-ids/--no-edge-ids",
+        help="Keep each edge's number in the source, which batches have as e_id.",
+    ),
+]
 Dtype = Annotated[
     FeatureDtype | None,
     typer.Option(help="How to store feature rows; default: as in the source.", show_default=False),
@@ -68,7 +74,7 @@ def import_npz(
     undirected: Undirected = False,
     drop_self_loops: DropLoops = False,
     merge_multi_edges: Merge = False,
-    edge_ids: EdgeIds = False,
+    edge_ids: EdgeIds = True,
     feature_dtype: Dtype = None,
     missing_label: MissingOption = MissingLabel.minus_one,
 ) -> None:
@@ -95,7 +101,7 @@ def import_edgelist(
     undirected: Undirected = False,
     drop_self_loops: DropLoops = False,
     merge_multi_edges: Merge = False,
-    edge_ids: EdgeIds = False,
+    edge_ids: EdgeIds = True,
     feature_dtype: Dtype = None,
     missing_label: MissingOption = MissingLabel.minus_one,
     num_nodes: Annotated[

@@ -121,9 +121,8 @@ def check_free_space(
     """
     edge_bytes = 4 if num_nodes <= 1 << 31 else 8
     record_bytes = 0
-    if layout is not None:
-        edge_bytes += 8 if layout.numbered else 0
-        record_bytes = layout.bytes if num_edges * layout.bytes > sort_bytes else 0
+    if layout is not None and num_edges * layout.bytes > sort_bytes:
+        record_bytes = layout.bytes
     node_bytes = 0 if attributes.labels is None else 8
     if isinstance(attributes.features, RowStream):
         node_bytes += _encoding(attributes.features, feature_dtype).row_bytes
@@ -197,7 +196,7 @@ def _import_topology(
         told = counted(blocks, progress)
         dropped_later = options.merge_multi_edges or (sparse and options.drop_self_loops)
         known = None if dropped_later else sorter.records
-        num_edges = builder.write_topology(told, num_nodes, layout, known)
+        num_edges = builder.write_topology(told, num_nodes, layout, known, source_edges=number)
     if compaction is not None:
         builder.write("node_ids", compaction.node_ids(), np.int64, rows=num_nodes)
     runs.rmdir()

@@ -142,8 +142,8 @@ class IngestOptions:
     drop_self_loops: bool = False
     merge_multi_edges: bool = False
     """Of equal edges the first is kept; each node's in-neighbours are then sorted by id."""
-    edge_ids: bool = False
-    """Keep, for each edge of the store, its number in the source."""
+    edge_ids: bool = True
+    """Keep, for each edge of the store, its number in the source, unless that is its place."""
     feature_dtype: str | None = None
     """float32, float16, bfloat16 or int8; None: as in the source."""
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,6 +21,7 @@ from outcrop.store.locks import write_synced
 from outcrop.store.workdir import WorkDirectory
 
 _OFFSETS_PER_BLOCK = 1 << 17
+_IDS_PER_BLOCK = 1 << 17
 
 
 class StoreBuilder:
@@ -69,18 +69,20 @@ class StoreBuilder:
         num_nodes: int,
         layout: RecordLayout,
         num_edges: int | None = None,
+        source_edges: int = 0,
     ) -> int:
-        """Sorted records -> indptr, indices and, if they are numbered, edge_ids; counts edges."""
+        """Sorted records -> indptr, indices and, where numbers differ from places, edge_ids.
+
+        `source_edges`: above every number. Returns how many edges there are.
+        """
         index = np.int32 if num_nodes <= 1 << 31 else np.int64
         csc = _core.CscWriter(num_nodes)
         offsets = aligned_empty(_OFFSETS_PER_BLOCK, np.int64)
         with (
             self._writer("indptr", np.int64, rows=num_nodes + 1) as indptr_writer,
             self._writer("indices", index, rows=num_edges) as indices_writer,
-            (
-                self._writer("edge_ids", np.int64, rows=num_edges)
-                if layout.numbered
-                else nullcontext()
+            _EdgeIdWriter(
+                lambda dtype: self._writer("edge_ids", dtype, rows=num_edges), source_edges
             ) as numbers_writer,
         ):
             indices = np.empty(0, index)
@@ -88,20 +90,20 @@ class StoreBuilder:
             for block in blocks:
                 if len(indices) < block.count:
                     indices = aligned_empty(block.count, index)
-                    numbers = aligned_empty(block.count if numbers_writer else 0, np.int64)
+                    numbers = aligned_empty(block.count if layout.numbered else 0, np.int64)
                 done = 0
                 while done < block.count:
                     taken, written = csc.write(
                         block.records[done * layout.bytes :],
                         block.count - done,
                         indices,
-                        numbers if numbers_writer else None,
+                        numbers if layout.numbered else None,
                         offsets,
                         layout.wide,
                         layout.numbered,
                     )
                     indices_writer.append(indices[:taken])
-                    if numbers_writer:
+                    if layout.numbered:
                         numbers_writer.append(numbers[:taken])
                     indptr_writer.append(offsets[:written])
                     done += taken
@@ -109,8 +111,8 @@ class StoreBuilder:
                 indptr_writer.append(offsets[:written])
             self.arrays["indptr"] = indptr_writer.close()
             self.arrays["indices"] = indices_writer.close()
-            if numbers_writer:
-                self.arrays["edge_ids"] = numbers_writer.close()
+            if (edge_ids := numbers_writer.close()) is not None:
+                self.arrays["edge_ids"] = edge_ids
         return csc.num_edges
 
     def commit(
@@ -152,3 +154,43 @@ class StoreBuilder:
         trace: TracebackType | None,
     ) -> None:
         self._work.abandon()
+
+
+class _EdgeIdWriter:
+    """Numbers of edges -> an array of them, begun at the first that is not its own place."""
+
+    def __init__(self, begin: Callable[[np.dtype[Any]], ArrayWriter], source_edges: int) -> None:
+        self._begin = begin
+        # The width says how large an id may be: more than the store's edges, if some were dropped.
+        self._dtype = np.dtype(np.int32 if source_edges <= 1 << 31 else np.int64)
+        self._in_place = 0
+        """Numbers so far, while each is its place."""
+        self._writer: ArrayWriter | None = None
+
+    def append(self, numbers: NDArray[np.int64]) -> None:
+        if self._writer is None:
+            places = np.arange(self._in_place, self._in_place + len(numbers))
+            if np.array_equal(numbers, places):
+                self._in_place += len(numbers)
+                return
+            self._writer = self._begin(self._dtype)
+            for first in range(0, self._in_place, _IDS_PER_BLOCK):
+                last = min(first + _IDS_PER_BLOCK, self._in_place)
+                self._writer.append(np.arange(first, last, dtype=self._dtype))
+        self._writer.append(numbers.astype(self._dtype))
+
+    def close(self) -> ArrayEntry | None:
+        """None where every number was its place: nothing was written."""
+        return None if self._writer is None else self._writer.close()
+
+    def __enter__(self) -> _EdgeIdWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._writer is not None:
+            self._writer.__exit__(kind, error, trace)

@@ -396,8 +396,9 @@ class Manifest:
             return (*narrow, _INT64), (self.num_edges,)
         if name in SPLITS:  # as many nodes as it likes
             return (_INT64,), (min(math.prod(entry.shape), self.num_nodes),)
-        shapes = {"indptr": self.num_nodes + 1, "edge_ids": self.num_edges}
-        return (_INT64,), (shapes.get(name, self.num_nodes),)
+        if name == "edge_ids":  # narrow by the source's edges, which nobody counts here
+            return (_INT32, _INT64), (self.num_edges,)
+        return (_INT64,), (self.num_nodes + (name == "indptr"),)
 
 
 @dataclass(frozen=True)
