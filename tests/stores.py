@@ -28,8 +28,12 @@ def make_store(
     feature_dtype: str = "float32",
     train: int | None = None,
     seed: int = 0,
+    edge_ids: bool = False,
 ) -> GraphStore:
-    """A graph with random features, labels, and the first `train` nodes as its training set."""
+    """A graph with random features, labels, and the first `train` nodes as its training set.
+
+    `edge_ids`: whether they are kept, and read for each batch beside what a strategy reads.
+    """
     rng = np.random.default_rng(seed)
     nodes = graph.num_nodes
     parts: dict[str, Any] = {"edge_index": torch.from_numpy(graph.edges.copy()), "num_nodes": nodes}
@@ -46,7 +50,7 @@ def make_store(
         mask = torch.zeros(nodes, dtype=torch.bool)
         mask[chosen] = True
         parts[f"{name}_mask"] = mask
-    return outcrop.from_pyg(Data(**parts), path, feature_dtype=feature_dtype)
+    return outcrop.from_pyg(Data(**parts), path, feature_dtype=feature_dtype, edge_ids=edge_ids)
 
 
 def make_random_store(path: Path, nodes: int = 300, edges: int = 3000, **more: Any) -> GraphStore:

@@ -315,7 +315,7 @@ def test_a_batch_has_what_its_subgraph_says() -> None:
     batch = make(maker(MB), subgraph(4, 6))
     assert batch.n_id.tolist() == [0, 2, 4, 6]
     assert batch.edge_index.tolist() == [[0, 1, 2, 3, 0, 1], [0] * 6]
-    assert batch.e_id.tolist() == list(range(100, 106))
+    assert batch.e_id is not None and batch.e_id.tolist() == list(range(100, 106))
     assert batch.y is not None
     assert batch.y.tolist() == [7, 9, 11, 13]
     assert batch.x is not None

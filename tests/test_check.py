@@ -57,6 +57,22 @@ def test_damaged_topology_is_no_batch_of_any_strategy(store: GraphStore, strateg
         batches(store.path, strategy)
 
 
+@pytest.mark.parametrize("strategy", VARIANTS)
+def test_damaged_edge_ids_are_in_no_batch_of_any_strategy(tmp_path: Path, strategy: str) -> None:
+    with make_random_store(tmp_path / "ids", nodes=300, edges=3000, edge_ids=True) as store:
+        damage(store, "edge_ids")
+        with pytest.raises(CorruptError, match=r"edge_ids\.npy: piece 0"):
+            batches(store.path, strategy)
+
+
+def test_no_layout_is_made_of_damaged_edge_ids(tmp_path: Path) -> None:
+    with make_random_store(tmp_path / "ids", nodes=300, edges=3000, edge_ids=True) as store:
+        damage(store, "edge_ids")
+        with pytest.raises(CorruptError, match=r"edge_ids\.npy: piece 0"):
+            batches(store.path, "diskgnn", check=False)
+        assert not store.derived.records("trace")
+
+
 @pytest.mark.parametrize("strategy", ["memory", "mmap", "direct"])
 @pytest.mark.parametrize("name", ["labels", "train"])
 def test_what_is_read_whole_is_always_checked(store: GraphStore, strategy: str, name: str) -> None:

@@ -30,7 +30,8 @@ class Prepared:
     n_id: Ids
     edge_index: Ids
     """[2, E]: sources, targets, as local ids."""
-    e_id: Ids
+    e_id: Ids | None
+    """None: nobody asked for them, or the samples came without."""
     x: NDArray[np.float32] | None
     """None where the store has no features, or rows stay in slots."""
     y: Ids | None
@@ -82,13 +83,15 @@ class BatchShape:
     nodes: int
     edges: int
     rows: RowShape
+    edge_ids: bool = True
 
     def array_bytes(self) -> list[int]:
         """Bytes of n_id, edge_index, e_id, x or x_index, y and stored rows."""
         nodes, edges, rows = self.nodes, self.edges, self.rows
         x = 8 * nodes if rows.in_slots else 4 * (rows.dim or 0) * nodes
         y = 8 * nodes if rows.labels else 0
-        return [8 * nodes, 16 * edges, 8 * edges, x, y, (rows.staged_bytes or 0) * nodes]
+        e_id = 8 * edges if self.edge_ids else 0
+        return [8 * nodes, 16 * edges, e_id, x, y, (rows.staged_bytes or 0) * nodes]
 
     def charged_bytes(self) -> int:
         return sum(_core.SlabPool.charged_bytes(size) for size in self.array_bytes())
@@ -103,14 +106,19 @@ class BatchMaker:
         rows: RowShape,
         labels: NDArray[np.integer] | None,
         *,
+        edge_ids: bool = True,
         strict: bool = False,
     ) -> None:
-        """`labels`: of all nodes, where `rows.labels`. `strict`: never more than the pool has."""
+        """`labels`: of all nodes, where `rows.labels`. `edge_ids`: whether batches have e_id.
+
+        `strict`: never more than the pool has.
+        """
         self.pool = pool
         self.strict = strict
         self.overdraft = Overdraft(pool, strict=strict)
         self._rows = rows
         self._labels = labels
+        self._edge_ids = edge_ids
 
     def make(self, task: Task, subgraph: Subgraph, closed: Asked, awaited: Asked) -> Prepared:
         """All but the rows of x; waits for memory.
@@ -121,13 +129,14 @@ class BatchMaker:
         """
         nodes, edges = len(subgraph.nodes), len(subgraph.sources)
         dim, staged, in_slots = self._rows.dim, self._rows.staged_bytes, self._rows.in_slots
-        shape = BatchShape(nodes, edges, self._rows)
+        edge_ids = subgraph.edge_ids if self._edge_ids else None
+        shape = BatchShape(nodes, edges, self._rows, edge_ids is not None)
         n_id, edge_index, e_id, x, y, stored = self._take(shape, closed, awaited)
         batch = Prepared(
             task=task,
             n_id=n_id.view(np.int64),
             edge_index=edge_index.view(np.int64).reshape(2, edges),
-            e_id=e_id.view(np.int64),
+            e_id=None if edge_ids is None else e_id.view(np.int64),
             x=None if dim is None or in_slots else x.view(np.float32).reshape(nodes, dim),
             y=None if self._labels is None else y.view(np.int64),
             nodes_per_hop=subgraph.nodes_per_hop,
@@ -137,7 +146,8 @@ class BatchMaker:
             x_index=x.view(np.int64) if in_slots else None,
         )
         batch.n_id[:] = subgraph.nodes
-        batch.e_id[:] = subgraph.edge_ids
+        if batch.e_id is not None and edge_ids is not None:
+            batch.e_id[:] = edge_ids
         _core.expand_edges(subgraph.sources, subgraph.counts, batch.edge_index)
         if batch.y is not None and self._labels is not None:
             batch.y[:] = self._labels[batch.n_id]

@@ -126,7 +126,13 @@ class Feed:
         self._pool = self.budget.slabs()
         depth = min(self._pool.limit_bytes // batch_bytes - 1, _MOST_AHEAD)
         labels = self.store.load_labels() if self.rows.labels else None
-        maker = BatchMaker(self._pool, self.rows, labels, strict=self._strict_memory)
+        maker = BatchMaker(
+            self._pool,
+            self.rows,
+            labels,
+            edge_ids=self.sampling.edge_ids,
+            strict=self._strict_memory,
+        )
         self._overdraft = maker.overdraft
         start = time.perf_counter()
         job = Job(

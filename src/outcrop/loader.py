@@ -53,6 +53,7 @@ class LoaderOptions:
     siblings: Sequence[Mapping[str, Any]] = ()
     check: bool = False
     lent_bytes: int = 0
+    edge_ids: bool = True
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "seed", "epochs"):
@@ -147,6 +148,7 @@ class _FedLoader(torch.utils.data.DataLoader[Any]):
             "device",
             "strict_memory",
             "check",
+            "edge_ids",
         ):
             if getattr(options, name) != getattr(self.options, name):
                 raise OptionError(f"{name} is shared with the sibling; make another loader")
@@ -250,6 +252,7 @@ class NeighborLoader(_FedLoader, PygNeighborLoader):  # type: ignore[misc]
         siblings: Sequence[Mapping[str, Any]] = (),
         check: bool = False,
         lent_bytes: int = 0,
+        edge_ids: bool = True,
         **rest: Any,
     ) -> None:
         """`data`, a store or its path -> batches around `input_nodes`.
@@ -270,10 +273,12 @@ class NeighborLoader(_FedLoader, PygNeighborLoader):  # type: ignore[misc]
         check: whether whatever is read is compared with its checksums first; from then on, for all
         loaders of this store. docs/training.md has what it costs.
         lent_bytes: what `loader.feed.lend()` must be able to lend to other work between epochs.
+        edge_ids: whether batches have e_id: your own edges, where the store keeps them (which are
+        read, unless strategy="memory"), else places in its topology.
 
         PyG's NodeLoader.__init__ is not called: it would hold the ids of all nodes.
         """
-        sampling = Sampling.of(num_neighbors, replace=replace)
+        sampling = Sampling.of(num_neighbors, replace=replace, edge_ids=edge_ids)
         options = LoaderOptions(
             input_nodes=input_nodes,
             batch_size=batch_size,
@@ -292,6 +297,7 @@ class NeighborLoader(_FedLoader, PygNeighborLoader):  # type: ignore[misc]
             siblings=siblings,
             check=check,
             lent_bytes=lent_bytes,
+            edge_ids=edge_ids,
         )
         self._open(data, sampling, options, rest)
 
@@ -361,6 +367,7 @@ class ShaDowLoader(_FedLoader):
         strict_memory: bool = False,
         siblings: Sequence[Mapping[str, Any]] = (),
         check: bool = False,
+        edge_ids: bool = True,
         **rest: Any,
     ) -> None:
         """As NeighborLoader; `depth` hops of `num_neighbors` each."""
@@ -369,7 +376,9 @@ class ShaDowLoader(_FedLoader):
             raise OptionError(f"depth must be at least 1 (got {depth})")
         if isinstance(num_neighbors, Sequence):
             raise OptionError(f"num_neighbors is one count for every hop (got {num_neighbors!r})")
-        sampling = Sampling.of([num_neighbors] * depth, replace=replace, kind="shadow")
+        sampling = Sampling.of(
+            [num_neighbors] * depth, replace=replace, kind="shadow", edge_ids=edge_ids
+        )
         options = LoaderOptions(
             input_nodes=input_nodes,
             batch_size=batch_size,
@@ -387,6 +396,7 @@ class ShaDowLoader(_FedLoader):
             strict_memory=strict_memory,
             siblings=siblings,
             check=check,
+            edge_ids=edge_ids,
         )
         self._open(data, sampling, options, rest)
 
@@ -418,7 +428,7 @@ def _data(batch: Prepared, data: Data) -> Data:
     if batch.y is not None:
         data.y = torch.from_numpy(batch.y)
     data.n_id = torch.from_numpy(batch.n_id)
-    data.e_id = torch.from_numpy(batch.e_id)
+    data.e_id = None if batch.e_id is None else torch.from_numpy(batch.e_id)
     return data
 
 

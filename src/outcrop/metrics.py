@@ -67,7 +67,7 @@ class EpochRecord:
     def count(self, batch: Prepared) -> None:
         self.batches += 1
         self.seeds += len(batch.task.seeds)
-        self.sampled_edges += len(batch.e_id)
+        self.sampled_edges += batch.edge_index.shape[1]
         self.rows += len(batch.n_id)
         self.row_bytes += batch.row_bytes
 

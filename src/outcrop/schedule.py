@@ -9,6 +9,7 @@ from typing import Any
 from outcrop.batch import Prepared
 from outcrop.errors import OptionError
 from outcrop.feed import Feed
+from outcrop.sample.edge_ids import keeps_edge_ids
 from outcrop.sample.identity import SamplingIdentity
 from outcrop.sample.seeds import Ids, SeedOrder, Stream, Task
 
@@ -121,7 +122,13 @@ class Schedule:
     def _identity(self) -> SamplingIdentity:
         """Everything that batches are a function of."""
         feed = self.feed
-        return SamplingIdentity.of(feed.sampling, self.seeds, feed.store.content, feed.alterations)
+        return SamplingIdentity.of(
+            feed.sampling,
+            self.seeds,
+            feed.store.content,
+            feed.alterations,
+            keeps_edge_ids=keeps_edge_ids(feed.store, feed.sampling),
+        )
 
 
 def _part(state: Mapping[str, Any], name: str, fits: Callable[[Any], bool]) -> Any:

@@ -12,6 +12,7 @@ from functools import cached_property
 from outcrop.batch import BatchShape, RowShape
 from outcrop.budget import Budget, lendable
 from outcrop.errors import OptionError
+from outcrop.sample.edge_ids import edge_ids_bytes, keeps_edge_ids
 from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import SeedOrder, Task
 from outcrop.store.store import GraphStore
@@ -70,9 +71,14 @@ class Sampled:
     """Of the first schedule's batches, without a margin; so are the edges."""
     mean_edges: int
 
-    def sizes(self, rows: RowShape, least: tuple[int, int] = (0, 0)) -> Sizes:
-        """`least`: nodes and edges that there must be room for in any case."""
-        shape = BatchShape(max(self.nodes, least[0]), max(self.edges, least[1]), rows)
+    def sizes(
+        self, rows: RowShape, least: tuple[int, int] = (0, 0), *, edge_ids: bool = False
+    ) -> Sizes:
+        """`least`: nodes and edges that there must be room for in any case.
+
+        `edge_ids`: whether batches have them.
+        """
+        shape = BatchShape(max(self.nodes, least[0]), max(self.edges, least[1]), rows, edge_ids)
         return Sizes(
             shape.nodes,
             shape.edges,
@@ -109,7 +115,12 @@ def settle(wanted: Wanted, strategy: str) -> Settled:
     assembly = made.assembly_bytes(store, options, wanted.device)
     if assembly:
         rows = replace(rows, staged_bytes=assembly)
-    sizes = wanted.sampled.sizes(rows, made.largest_batch(store, options))
+    sizes = wanted.sampled.sizes(
+        rows, made.largest_batch(store, options), edge_ids=wanted.sampling.edge_ids
+    )
+    if keeps_edge_ids(store, wanted.sampling):
+        looking_up = edge_ids_bytes(store, sizes.edges, loaded=made.loads_edge_ids)
+        sizes = replace(sizes, scratch_bytes=sizes.scratch_bytes + looking_up)
     budget = Budget(wanted.memory_bytes)
     common = common_needs(store, wanted.seeds)
     common[LENT] = max(0, wanted.lent_bytes - lendable(MIN_BATCHES * sizes.batch_bytes))

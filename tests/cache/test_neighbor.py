@@ -58,6 +58,7 @@ def task(seeds: Any, batch: int = 0) -> Task:
 
 def sampled(topology: _core.Topology, sampling: Sampling, of: Task, threads: int = 1) -> list[Any]:
     found = Sampler(sampling, topology, 7, threads).sample(of)
+    assert found.edge_ids is not None
     arrays = (found.nodes, found.sources, found.counts, found.edge_ids)
     return [*(a.tolist() for a in arrays), found.nodes_per_hop, found.roots]
 

@@ -47,7 +47,9 @@ def check_against_store(batch: Any, store: GraphStore) -> None:
     labelled = n_id[batch.root_n_id.numpy()] if "root_n_id" in batch else n_id
     assert np.array_equal(batch.y.numpy(), store.labels[labelled])
     source, target = batch.edge_index.numpy()
-    e_id = batch.e_id.numpy()
-    assert np.array_equal(store.indices[e_id], n_id[source])
-    lists = np.searchsorted(store.indptr, e_id, side="right") - 1
+    places = batch.e_id.numpy()
+    if store.has("edge_ids"):  # of a directed graph: a permutation
+        places = np.argsort(store.array("edge_ids"))[places]
+    assert np.array_equal(store.indices[places], n_id[source])
+    lists = np.searchsorted(store.indptr, places, side="right") - 1
     assert np.array_equal(lists, n_id[target])

@@ -74,6 +74,7 @@ def cases(draw: st.DrawFn) -> tuple[Graph, dict[str, Any], dict[str, Any]]:
         "dim": draw(st.sampled_from([None, 1, 3, 8, 33])),
         "feature_dtype": draw(st.sampled_from(ENCODINGS)),
         "train": draw(st.integers(0, graph.num_nodes)),
+        "edge_ids": draw(st.booleans()),
     }
     hops = draw(st.integers(1, 3))
     kind = draw(st.sampled_from(["neighbor", "neighbor", "shadow"]))
@@ -128,7 +129,7 @@ def test_rows_of_any_size_and_encoding(
 @pytest.mark.parametrize("memory", ["least", "more", "1GB"])
 def test_options_change_no_batch(tmp_path: Path, strategy: str, memory: str) -> None:
     graph = random_graph(2000, 30_000)
-    with make_store(tmp_path / "g.outcrop", graph, dim=100, train=300) as store:
+    with make_store(tmp_path / "g.outcrop", graph, dim=100, train=300, edge_ids=True) as store:
         options = {"num_neighbors": [5, 4], "input_nodes": "train", "batch_size": 25}
         if memory == "more":  # a cache that has room for some rows and not for all
             least = smallest_memory(

@@ -19,7 +19,7 @@ from outcrop.loader import NeighborLoader, ShaDowLoader
 from outcrop.sample.imported import find_samples
 from outcrop.store.store import GraphStore
 from outcrop.train import TrainOptions, fit
-from tests.conformance.contract import all_contents
+from tests.conformance.contract import all_contents, check_against_store
 from tests.stores import make_random_store, smallest_memory
 
 BATCHES = 9
@@ -29,7 +29,7 @@ OPTIONAL = ("input_id", "e_id", "num_sampled_nodes", "num_sampled_edges")
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("imported") / "g.outcrop"
-    make_random_store(path, 600, 4000, dim=20, train=103).close()
+    make_random_store(path, 600, 4000, dim=20, train=103, edge_ids=True).close()
     return path
 
 
@@ -93,7 +93,7 @@ def test_edges_come_in_the_order_of_their_targets(store: GraphStore) -> None:
         found = batch.edge_index.numpy()
         assert (np.diff(found[1]) >= 0).all()
         assert sorted(map(tuple, found.T)) == sorted(map(tuple, edges.T))
-        assert np.array_equal(store.indices[batch.e_id], batch.n_id.numpy()[found[0]])
+        check_against_store(batch, store)
     made.close()
 
 
@@ -103,8 +103,7 @@ def test_what_samples_leave_out_is_not_made_up(store: GraphStore) -> None:
     for batch, other in zip(made.epoch(0), loader(store, "memory"), strict=True):
         assert torch.equal(batch.n_id, other.n_id) and torch.equal(batch.x, other.x)
         assert torch.equal(batch.input_id, batch.n_id[: batch.batch_size])
-        assert (batch.e_id == -1).all() and len(batch.e_id) == batch.edge_index.shape[1]
-        assert "num_sampled_nodes" not in batch
+        assert "e_id" not in batch and "num_sampled_nodes" not in batch
     made.close()
     options = TrainOptions(
         strategy="diskgnn:samples=bare", epochs=3, layers=2, hidden=8, num_neighbors=(4, 3),

@@ -74,6 +74,7 @@ class CoreSampler:
         ids = np.asarray(seeds, np.int64)
         task = Task(Stream(key.stream), key.epoch, key.batch, np.arange(len(ids)), ids)
         found = self._of_seed(key.seed).sample(task)
+        assert found.edge_ids is not None
         return model.Sampled(
             nodes=found.nodes.tolist(),
             sources=found.sources.tolist(),

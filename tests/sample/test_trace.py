@@ -70,6 +70,7 @@ def make_batch(
 def copied(batch: Batch) -> Batch:
     """Free of the sampler's memory."""
     task, s = batch
+    assert s.edge_ids is not None
     arrays = s.nodes.copy(), s.sources.copy(), s.counts.copy(), s.edge_ids.copy()
     return task, Subgraph(*arrays, s.nodes_per_hop, s.edges_per_hop, s.roots)
 
@@ -258,14 +259,18 @@ def test_node_ids_are_read_without_the_rest(tmp_path: Path, quick_disk: Disk) ->
     assert after.read_requests - before.read_requests == 3
 
 
-def test_edge_ids_that_were_not_kept_are_an_error(tmp_path: Path, quick_disk: Disk) -> None:
+def test_edge_ids_that_were_not_kept_are_none(tmp_path: Path, quick_disk: Disk) -> None:
     batch = make_batch(0, 100, 5000)
     trace = Trace(quick_disk, write(quick_disk, tmp_path / "t", [batch], edge_ids=False))
     assert not trace.has_edge_ids
     task, subgraph = trace.read(0)
     assert_same((task, subgraph), batch, edge_ids=False)
-    with pytest.raises(StoreError, match="without edge ids"):
-        _ = subgraph.edge_ids
+    assert subgraph.edge_ids is None
+    with (
+        TraceWriter(quick_disk, tmp_path / "v", **GRAPH, identity={}) as writer,
+        pytest.raises(ValueError, match="a batch has none"),
+    ):
+        writer.append(task, subgraph)
     assert Trace(quick_disk, write(quick_disk, tmp_path / "u", [batch])).has_edge_ids
 
 
@@ -287,6 +292,7 @@ def test_a_narrow_scan_gives_the_same_numbers(tmp_path: Path, quick_disk: Disk) 
     batches = [make_batch(t, 10 + t, 20) for t in range(6)]
     trace = Trace(quick_disk, write(quick_disk, tmp_path / "t", batches))
     for (task, narrow), (same, wide) in zip(trace.scan(what="narrow"), batches, strict=True):
+        assert narrow.edge_ids is not None and wide.edge_ids is not None
         assert narrow.nodes.dtype == narrow.edge_ids.dtype == np.int32
         assert np.array_equal(narrow.nodes, wide.nodes)
         assert np.array_equal(narrow.edge_ids, wide.edge_ids)
@@ -318,6 +324,7 @@ def test_a_scan_holds_no_more_memory_than_it_says(
     batches = [make_batch(t, 9000 + 50 * t, 20_000 + 70 * t) for t in range(40)]
     trace = Trace(quick_disk, write(quick_disk, tmp_path / "t", batches))
     task, last = batches[-1]
+    assert last.edge_ids is not None
     record = predicted(batches[-1], **GRAPH) - INDEX_ROW_BYTES
     record = record if what == "all" else 4 * len(last.nodes) + 4096
     ids = [last.nodes] if what == "nodes" else [last.nodes, task.seeds, last.edge_ids]

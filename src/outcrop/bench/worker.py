@@ -72,6 +72,7 @@ def run_strategy(job: Job) -> RunRecord:
         loader = NeighborLoader(
             store, job.num_neighbors, "train", batch_size=job.batch_size, shuffle=True,
             seed=job.seed, strategy=job.strategy, memory=job.memory_bytes, epochs=job.epochs,
+            edge_ids=False,
         )  # fmt: skip
         opened.callback(loader.close)
         step = _trainer(job, store)

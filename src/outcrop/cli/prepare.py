@@ -35,6 +35,10 @@ def prepare(
     replace: Annotated[
         bool, typer.Option("--replace", help="Draw neighbours with replacement.")
     ] = False,
+    edge_ids: Annotated[
+        bool,
+        typer.Option("--edge-ids", help="For a loader of your own with e_id; training has none."),
+    ] = False,
     memory: Annotated[
         str, typer.Option(metavar="SIZE", help="Memory of the data path of the run.")
     ] = "8GB",
@@ -60,7 +64,9 @@ def prepare(
     if device not in ("cpu", "cuda"):
         raise OptionError(f"--device must be cpu or cuda (got {device!r})")
     kind = cast(Literal["neighbor", "shadow"], sampler)  # checked there
-    sampling = Sampling.of(neighbor_counts(num_neighbors), replace=replace, kind=kind)
+    sampling = Sampling.of(
+        neighbor_counts(num_neighbors), replace=replace, kind=kind, edge_ids=edge_ids
+    )
     try:
         with GraphStore(store) as opened, Bars() as progress:
             nodes, stream = seed_nodes(opened, input_nodes)

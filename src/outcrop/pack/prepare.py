@@ -23,6 +23,7 @@ from outcrop.pack.plan import PackPlan, load_plan, make_plan
 from outcrop.pack.segments.plan import make_segmented
 from outcrop.pack.segments.search import PackedLists, search
 from outcrop.progress import SILENT, Progress
+from outcrop.sample.edge_ids import edge_id_limit
 from outcrop.sample.identity import SamplingIdentity
 from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import SeedOrder, Task
@@ -50,6 +51,8 @@ class PackSpec:
     """Of a run that refreshes its samples: [first_epoch, first_epoch + epochs)."""
     device_rows: int = 0
     """Cached on the device of batches, beside those in memory."""
+    edge_ids: bool = False
+    """Whether the samples have edge ids that the store keeps; else places of edges."""
 
     @property
     def trace_inputs(self) -> dict[str, Any]:
@@ -58,7 +61,7 @@ class PackSpec:
         return {
             **generation,
             "version": TRACE_VERSION,
-            **SamplingIdentity.of(self.sampling, self.seeds).values(),
+            **SamplingIdentity.of(self.sampling, self.seeds, keeps_edge_ids=self.edge_ids).values(),
             "epochs": self.epochs,
         }
 
@@ -102,13 +105,15 @@ def prepare_trace(
 
     def build(folder: Path) -> None:
         store.check_topology(progress)
+        if spec.edge_ids:
+            store.checks("edge_ids").check(store.disk, progress)
         total = spec.epochs * len(spec.seeds)
         progress.stage("sample", total, "batches")
         with TraceWriter(
             store.disk,
             folder,
             num_nodes=store.num_nodes,
-            num_edges=store.num_edges,
+            num_edges=edge_id_limit(store, kept=spec.edge_ids),
             identity={"store": store.content, **spec.trace_inputs},
         ) as writer:
             for done, task in enumerate(spec.tasks(), 1):

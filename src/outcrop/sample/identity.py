@@ -31,6 +31,8 @@ class SamplingIdentity:
     drop_last: bool
     store: str | None = None
     """Its content; None where what is keyed knows its store already."""
+    edge_ids: str | None = None
+    """ "source" where batches have edge ids that the store keeps; None: places, or none."""
     sampling_version: int = SAMPLING_VERSION
     alterations: Mapping[str, Any] = field(default_factory=dict)
     """Options of a strategy that gives other batches than are sampled, by their full names."""
@@ -42,6 +44,8 @@ class SamplingIdentity:
         seeds: SeedOrder,
         store: str | None = None,
         alterations: Mapping[str, Any] | None = None,
+        *,
+        keeps_edge_ids: bool = False,
     ) -> SamplingIdentity:
         return cls(
             sampler=sampling.kind,
@@ -54,15 +58,17 @@ class SamplingIdentity:
             shuffle=seeds.shuffle,
             drop_last=seeds.drop_last,
             store=store,
+            edge_ids="source" if keeps_edge_ids else None,
             alterations=alterations or {},
         )
 
     def values(self) -> dict[str, Any]:
-        """For JSON. What is added later must be left out where it has its default, as the store and
-        alterations are: it enters keys, and layouts that exist are found by them."""
+        """For JSON. What is added later must be left out where it has its default, as the store,
+        edge ids and alterations are: it enters keys, and layouts that exist are found by them."""
         values = asdict(self)
-        store, alterations = values.pop("store"), values.pop("alterations")
-        return {**({} if store is None else {"store": store}), **values, **alterations}
+        alterations = values.pop("alterations")
+        known = {name: value for name, value in values.items() if value is not None}
+        return {**known, **alterations}
 
     def difference(self, saved: Mapping[str, Any]) -> str | None:
         """What differs from saved values, in words; None: they are of the same batches."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from outcrop.errors import OptionError, StoreError
 from outcrop.progress import SILENT, Progress
+from outcrop.sample.edge_ids import edge_id_limit
 from outcrop.sample.sampler import Subgraph
 from outcrop.sample.seeds import Ids, Stream, Task
 from outcrop.sample.trace import TRACE_VERSION, Trace, TraceWriter
@@ -54,8 +55,9 @@ def import_samples(
     """Batches of PyG's `Data` -> samples that strategy="diskgnn:samples=NAME" trains from.
 
     A batch has `n_id` (the store's node ids, seeds first), `edge_index` (local ids) and
-    `batch_size` (how many are seeds); and, where they are known, `input_id`, `e_id`,
-    `num_sampled_nodes` and `num_sampled_edges`. Edges are put in the order of their targets.
+    `batch_size` (how many are seeds); and, where they are known, `input_id`, `e_id` (columns of the
+    `edge_index` that the store was made from, as PyG's own loaders give them), `num_sampled_nodes`
+    and `num_sampled_edges`. Edges are put in the order of their targets.
     `samples` are those of `epochs` epochs one after the other, as many batches in each.
 
     OptionError names the batch that cannot be used, and nothing remains of the others.
@@ -131,7 +133,7 @@ def _write(
                     store.disk,
                     folder,
                     num_nodes=store.num_nodes,
-                    num_edges=store.num_edges,
+                    num_edges=edge_id_limit(store, kept=store.has("edge_ids")),
                     identity=identity,
                     edge_ids=sample.has_edge_ids,
                 )
@@ -162,7 +164,8 @@ class _Sample:
         self._edges = self._ids("edge_index", len(self._n_id), dims=2)
         if len(self._edges) != 2:
             raise self.error(f"edge_index must be of shape [2, E] (got {list(self._edges.shape)})")
-        self._e_id = self._ids("e_id", store.num_edges, np.empty(0, np.int64))
+        limit = edge_id_limit(store, kept=store.has("edge_ids"))
+        self._e_id = self._ids("e_id", limit, np.empty(0, np.int64))
         self.has_edge_ids = getattr(data, "e_id", None) is not None
         if self.has_edge_ids and len(self._e_id) != self._edges.shape[1]:
             raise self.error(f"e_id has {len(self._e_id)} entries for {self._edges.shape[1]} edges")
@@ -181,7 +184,7 @@ class _Sample:
             nodes=self._n_id,
             sources=sources[order].astype(np.uint32),
             counts=np.bincount(targets).astype(np.uint32),
-            edge_ids=self._e_id[order] if self.has_edge_ids else self._e_id,
+            edge_ids=self._e_id[order] if self.has_edge_ids else None,
             nodes_per_hop=self._hops,
             edges_per_hop=self._edge_hops,
             roots=[],

@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from outcrop import _core
 from outcrop.disk import Recycled
 from outcrop.errors import OptionError
 from outcrop.sample.seeds import Task
+
+if TYPE_CHECKING:
+    from outcrop.sample.edge_ids import EdgeIds
 
 # The generator, the draw and the order of picks, as docs/format.md has them: enters every key of
 # what is derived from samples.
@@ -33,7 +36,8 @@ class Subgraph:
     nodes: NDArray[np.int64]
     sources: NDArray[np.uint32]
     counts: NDArray[np.uint32]
-    edge_ids: NDArray[np.int64]
+    edge_ids: NDArray[Any] | None
+    """int32 or int64: the user's own edges, or places in the topology. None: nobody kept them."""
     nodes_per_hop: list[int]
     """Neighbour sampling: the seeds, then what each hop discovered."""
     edges_per_hop: list[int]
@@ -54,15 +58,17 @@ class Parking:
 
     def park(self, subgraph: Subgraph) -> Subgraph:
         """The same one, until it is dropped."""
-        arrays = (subgraph.nodes, subgraph.edge_ids, subgraph.sources, subgraph.counts)
-        memory = self._memory.take(sum(array.nbytes for array in arrays))
-        copies = []
-        for array in arrays:
+        # The widest first, so that all are aligned.
+        names = ("nodes", "edge_ids", "sources", "counts")
+        arrays = {name: getattr(subgraph, name) for name in names}
+        arrays = {name: array for name, array in arrays.items() if array is not None}
+        memory = self._memory.take(sum(array.nbytes for array in arrays.values()))
+        copies = {}
+        for name, array in arrays.items():
             copy, memory = memory[: array.nbytes].view(array.dtype), memory[array.nbytes :]
             copy[:] = array
-            copies.append(copy)
-        nodes, edge_ids, sources, counts = copies
-        return replace(subgraph, nodes=nodes, edge_ids=edge_ids, sources=sources, counts=counts)
+            copies[name] = copy
+        return replace(subgraph, **copies)
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,8 @@ class Sampling:
     """Per hop; -1 takes all."""
     replace: bool = False
     kind: Literal["neighbor", "shadow"] = "neighbor"
+    edge_ids: bool = False
+    """Whether batches have `e_id`. Changes nothing else of them."""
 
     def __post_init__(self) -> None:
         if self.kind not in ("neighbor", "shadow"):
@@ -91,6 +99,7 @@ class Sampling:
         *,
         replace: bool = False,
         kind: Literal["neighbor", "shadow"] = "neighbor",
+        edge_ids: bool = False,
     ) -> Sampling:
         if isinstance(num_neighbors, Mapping):
             raise OptionError(
@@ -103,20 +112,27 @@ class Sampling:
             raise OptionError(
                 f"num_neighbors needs a count per hop, such as [10, 10] (got {num_neighbors!r})"
             ) from None
-        return cls(counts, replace, kind)
+        return cls(counts, replace, kind, edge_ids)
 
 
 class Sampler:
     """Samples tasks from a topology. Not thread-safe: one per thread."""
 
     def __init__(
-        self, sampling: Sampling, topology: _core.Topology, seed: int, threads: int = 1
+        self,
+        sampling: Sampling,
+        topology: _core.Topology,
+        seed: int,
+        threads: int = 1,
+        edge_ids: EdgeIds | None = None,
     ) -> None:
+        """`edge_ids`: of its own, to look sampled edges up in; None: they have their places."""
         make = _core.NeighborSampler if sampling.kind == "neighbor" else _core.ShadowSampler
         self._core = make(
             topology, list(sampling.num_neighbors), replace=sampling.replace, threads=threads
         )
         self._seed = seed
+        self._edge_ids = edge_ids
 
     def sample(self, task: Task) -> Subgraph:
         """The arrays are views, valid until the next call."""
@@ -124,11 +140,12 @@ class Sampler:
         core.sample(
             task.seeds, seed=self._seed, stream=task.stream, epoch=task.epoch, batch=task.batch
         )
+        places = core.edge_ids
         return Subgraph(
             nodes=core.nodes,
             sources=core.sources,
             counts=core.counts,
-            edge_ids=core.edge_ids,
+            edge_ids=places if self._edge_ids is None else self._edge_ids.look_up(places),
             nodes_per_hop=core.nodes_per_hop,
             edges_per_hop=core.edges_per_hop,
             roots=core.roots,
@@ -136,9 +153,11 @@ class Sampler:
 
     @property
     def memory_bytes(self) -> int:
-        """What it holds for its next call."""
+        """What it holds for its next call, beside what looking edges up takes."""
         return self._core.memory_bytes
 
     def cancel(self) -> None:
         """A sample under way, and every later one, raises CancelledError. From any thread."""
         self._core.cancel()
+        if self._edge_ids is not None:
+            self._edge_ids.cancel()

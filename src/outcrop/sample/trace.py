@@ -102,8 +102,8 @@ def trace_bytes(
     """Counts of a batch -> its bytes on disk, exactly, its row of the index included.
 
     `targets`: len(counts). `lists`: entries of nodes_per_hop, edges_per_hop and roots together.
-    `num_nodes`, `num_edges`: of the graph. While it is written, a trace reserves as much again, at
-    least 4 MiB and at most 256.
+    `num_nodes`, `num_edges`: above every id of a node and of an edge. While it is written, a trace
+    reserves as much again, at least 4 MiB and at most 256.
     """
     counts = [nodes, edges, targets, seeds, _LEADING_NUMBERS + lists]
     return _Format.of(num_nodes, num_edges, edge_ids).record_bytes(counts) + _ROW.itemsize
@@ -126,7 +126,10 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
         identity: Mapping[str, Any],
         edge_ids: bool = True,
     ) -> None:
-        """`num_nodes`, `num_edges`: of the graph. `identity`: of the samples, in JSON's values."""
+        """`num_nodes`, `num_edges`: above every id of a node and of an edge; see `edge_id_limit`.
+
+        `identity`: of the samples, in JSON's values.
+        """
         try:
             self._identity = json.loads(json.dumps(dict(identity)))
         except (TypeError, ValueError) as error:
@@ -150,7 +153,11 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
         node_hops, edge_hops = subgraph.nodes_per_hop, subgraph.edges_per_hop
         key = [task.stream, task.epoch, task.batch]
         numbers = [*key, len(node_hops), len(edge_hops), *node_hops, *edge_hops, *subgraph.roots]
-        edge_ids = subgraph.edge_ids if self._format.edge_ids else np.empty(0, np.int64)
+        edge_ids: NDArray[Any] | None = np.empty(0, np.int64)
+        if self._format.edge_ids:
+            edge_ids = subgraph.edge_ids
+        if edge_ids is None:
+            raise ValueError("a trace with edge ids was begun, and a batch has none")
         parts: list[NDArray[Any]] = [
             _checked("a node", subgraph.nodes, self._num_nodes),
             task.input_ids,
@@ -261,7 +268,7 @@ class TraceReader(AbstractContextManager["TraceReader"]):
         self.identity = identity
         """Of the samples, as the writer was given it."""
         self.has_edge_ids = layout.edge_ids
-        """Where not, to ask a subgraph for them raises StoreError."""
+        """Where not, `edge_ids` of its subgraphs is None."""
         self._file = file
         self._format = layout
         self._index = index
@@ -407,11 +414,11 @@ class TraceReader(AbstractContextManager["TraceReader"]):
         else:
             (seeds,) = _widened(memory, seeds)
         stream, epoch, batch, hops, edge_hops, *lists = numbers.tolist()
-        subgraph = (Subgraph if self.has_edge_ids else _WithoutEdgeIds)(
+        subgraph = Subgraph(
             nodes=nodes,
             sources=sources,
             counts=edge_counts,
-            edge_ids=edge_ids,
+            edge_ids=edge_ids if self.has_edge_ids else None,
             nodes_per_hop=lists[:hops],
             edges_per_hop=lists[hops : hops + edge_hops],
             roots=lists[hops + edge_hops :],
@@ -460,17 +467,6 @@ def check_trace(disk: Disk, folder: Path, progress: Progress) -> None:
         progress.stage(f"check {folder.name.partition('-')[0]}", trace.bytes)
         for t, _ in enumerate(trace.scan(what="narrow")):
             progress.advance(int(trace._index["bytes"][t]))
-
-
-class _WithoutEdgeIds(Subgraph):
-    """As it comes from a trace that did not keep them."""
-
-    @property
-    def edge_ids(self) -> Ids:
-        raise StoreError("this trace was written without edge ids (edge_ids=False)")
-
-    @edge_ids.setter
-    def edge_ids(self, _: Ids) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -157,12 +157,14 @@ class GraphStore:
     def check_reads(self, progress: Progress = SILENT) -> None:
         """From now on nothing of this store is used that was not compared with its checksums.
 
-        The topology is compared now; of features the pieces (64 MiB) that rows are read from, and
-        of what is memory-mapped all of it, when they are first used. CorruptError if damaged.
+        The topology is compared now; of features and edge ids the pieces (64 MiB) that rows are
+        read from, and of what is memory-mapped all of it, when they are first used. CorruptError if
+        damaged.
         """
         self._reads_checked = True
-        if self.has("features"):
-            self.checks("features").on_read = True
+        for name in ("features", "edge_ids"):
+            if self.has(name):
+                self.checks(name).on_read = True
         self.check_topology(progress)
 
     @property

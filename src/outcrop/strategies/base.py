@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, ClassVar, Literal
 
+from outcrop import _core
 from outcrop.batch import BatchMaker, Prepared
 from outcrop.cache.neighbor import SHADOW_ENTRIES, scratch_bytes
 from outcrop.pipeline import Event, Pipeline, StageTimes
 from outcrop.progress import Progress
-from outcrop.sample.sampler import Parking, Sampling
+from outcrop.sample.edge_ids import StoredEdgeIds, edge_id_limit, keeps_edge_ids
+from outcrop.sample.sampler import Parking, Sampler, Sampling
 from outcrop.sample.seeds import SeedOrder, Task
 from outcrop.store.store import GraphStore
 
@@ -66,6 +68,16 @@ class Means:
     def seed(self) -> int:
         return self.seeds.seed
 
+    @property
+    def keeps_edge_ids(self) -> bool:
+        """Whether batches have ids that the store keeps; else they have places, or nothing."""
+        return keeps_edge_ids(self.store, self.sampling)
+
+    @property
+    def edge_id_limit(self) -> int:
+        """Above every edge id of batches."""
+        return edge_id_limit(self.store, kept=self.keeps_edge_ids)
+
 
 @dataclass(frozen=True)
 class Job(Means):
@@ -79,6 +91,11 @@ class Job(Means):
     """Batches that may be under way at a time; the budget has room for so many."""
     progress: Progress
     """Of what it prepares."""
+
+    def sampler(self, topology: _core.Topology, threads: int) -> Sampler:
+        """Of the batches that are wanted; reads the ids of their edges, if the store keeps them."""
+        edge_ids = StoredEdgeIds(self.store) if self.keeps_edge_ids else None
+        return Sampler(self.sampling, topology, self.seed, threads, edge_ids)
 
     @property
     def prepare_bytes(self) -> int:
@@ -149,6 +166,8 @@ class Strategy(ABC):
     """A frozen dataclass, all of whose fields have defaults: "ginex:superbatch=100" sets one."""
     reads_stored_rows: ClassVar[bool] = False
     """Whether it reads rows as they are stored, so that batches need room for them beside x."""
+    loads_edge_ids: ClassVar[bool] = False
+    """Whether it has the edge ids that a store keeps in memory; else samplers read them."""
     order: Literal["exact", "completion"] = "exact"
     """Whether batches come in the order of their tasks, or as they are done."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -237,7 +237,7 @@ class DiskGNN(Strategy):
         """A generation, in memory of its own; on the refresh's thread."""
         store, job = self._job.store, self._job
         disk_bytes = self._sizes.disk_bytes
-        sampler = Sampler(job.sampling, self._topology, job.seed, MMAP_THREADS)
+        sampler = job.sampler(self._topology, MMAP_THREADS)
         with ExitStack() as opened, self._two_generations():
             layout = self._sample(spec, sampler, progress)
             layouts = [opened.enter_context(layout)]
@@ -470,12 +470,6 @@ class _Loaded:
     """Its place in the trace."""
 
 
-def _without_edge_ids(subgraph: Subgraph) -> Subgraph:
-    """As it came from someone who did not say which edges they are: -1 for each."""
-    kept = {f.name: getattr(subgraph, f.name) for f in fields(Subgraph) if f.name != "edge_ids"}
-    return Subgraph(**kept, edge_ids=np.full(len(subgraph.sources), -1))
-
-
 class _Last:
     """Tasks; knows the last one that was taken."""
 
@@ -501,7 +495,7 @@ class _Run:
         self._tasks = enumerate(tasks)
         self._times = times
         self._verify = job.options.verify_rows
-        self._sampler = Sampler(job.sampling, strategy._topology, job.seed, MMAP_THREADS)
+        self._sampler = job.sampler(strategy._topology, MMAP_THREADS)
         self._depth = job.depth
         self._workers = min(strategy._workers, job.depth)
         self._rows: TieredRows | None = None
@@ -566,8 +560,6 @@ class _Run:
             # Of a repeated epoch or of others: the batch that was asked for, around other seeds.
             # Copies: the task stays with the batch, and the record must not.
             task = replace(task, input_ids=found.input_ids.copy(), seeds=found.seeds.copy())
-        if not self._trace.has_edge_ids:
-            subgraph = _without_edge_ids(subgraph)
         return _Loaded(number, task, subgraph, t)
 
     def _admit(self, item: _Loaded, closed: Callable[[], bool]) -> tuple[Prepared, int | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 
+from outcrop import _core
 from outcrop.cache.tiers import tiers_bytes
 from outcrop.errors import BudgetError, OptionError
 from outcrop.options import format_size, size_of_at_least
@@ -21,10 +22,11 @@ from outcrop.pack.prepare import PackSpec, SamplesSpec
 from outcrop.pack.segments.rows import shared_memory_bytes
 from outcrop.pack.segments.sizes import sharing_bytes
 from outcrop.pack.tables import round_up
+from outcrop.sample.edge_ids import edge_id_limit
 from outcrop.sample.imported import ImportedSamples, find_samples
 from outcrop.sample.trace import trace_bytes
 from outcrop.store.arrays import WRITE_BUFFER_BYTES
-from outcrop.strategies.base import Means, preparation_bytes
+from outcrop.strategies.base import MIN_BATCHES, Means, preparation_bytes
 from outcrop.strategies.offline import Source, source_bytes
 
 # Chunks that are read at a time, where there is memory for their batches: while one is at its end,
@@ -58,8 +60,12 @@ class Sizes:
         self.cache_rows = min(store.num_nodes, means.spare_bytes // per_row)  # at most
         self.refresh_bytes = self._refresh_bytes() if options.refresh == "background" else 0
         spare = max(0, means.spare_bytes - sum(self._fixed().values()))
-        # Packs depend on the cache: its size must not depend on which engine there is.
-        alike = max(0, spare + store.disk.memory_bytes - store.disk.most_memory_bytes)
+        # Packs depend on the cache: its size must not depend on which engine there is, nor on
+        # whether batches have edge ids.
+        alike = spare + store.disk.memory_bytes - store.disk.most_memory_bytes
+        if not means.sampling.edge_ids:
+            alike -= MIN_BATCHES * _core.SlabPool.charged_bytes(8 * means.sizes.edges)
+        alike = max(0, alike)
         rows = int(options.cache_share * alike) // per_row
         used = options.cpu_cache and self.row_bytes
         most = store.num_nodes - self.device_rows
@@ -75,6 +81,7 @@ class Sizes:
             self.cache_rows,
             options.packing,
             device_rows=self.device_rows,
+            edge_ids=means.keeps_edge_ids,
         )
         if self._samples is not None:
             digest = self._samples.digest
@@ -195,7 +202,8 @@ class Sizes:
             targets=nodes,
             lists=lists,
             num_nodes=store.num_nodes,
-            num_edges=store.num_edges,
+            # Imported samples have ids even where batches are to have none.
+            num_edges=edge_id_limit(store, kept=store.has("edge_ids")),
         )
 
     def sampling_bytes(self, source: Source) -> int:

@@ -48,7 +48,7 @@ from outcrop.options import format_size, size_of_at_least
 from outcrop.parallel import cpu_count
 from outcrop.pipeline import Pipeline, Stage
 from outcrop.sample.ahead import SamplingAhead
-from outcrop.sample.sampler import Sampler, Subgraph
+from outcrop.sample.sampler import Subgraph
 from outcrop.sample.seeds import Ids, Task
 from outcrop.sample.trace import TraceReader, TraceWriter, trace_bytes
 from outcrop.store.arrays import reading_bytes
@@ -366,11 +366,14 @@ class _Run:
         ginex, job, store = self._ginex, self._job, self._job.store
         number = next(self._numbers)
         folder = self._folder / str(number)
-        samplers = [
-            Sampler(job.sampling, ginex.topology, job.seed, ginex.threads) for _ in range(_SAMPLERS)
-        ]
+        samplers = [job.sampler(ginex.topology, ginex.threads) for _ in range(_SAMPLERS)]
         with TraceWriter(
-            store.disk, folder, num_nodes=store.num_nodes, num_edges=store.num_edges, identity={}
+            store.disk,
+            folder,
+            num_nodes=store.num_nodes,
+            num_edges=job.edge_id_limit,
+            identity={},
+            edge_ids=job.sampling.edge_ids,
         ) as writer:
             sampling = self._sampling = SamplingAhead(tasks, samplers, writer)
             try:
@@ -502,7 +505,8 @@ def _record_bytes(means: Means) -> int:
         targets=means.sizes.targets,
         lists=means.seeds.batch_size + 2 * len(means.sampling.num_neighbors) + 2,
         num_nodes=means.store.num_nodes,
-        num_edges=means.store.num_edges,
+        num_edges=means.edge_id_limit,
+        edge_ids=means.sampling.edge_ids,
     )
 
 

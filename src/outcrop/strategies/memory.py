@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from outcrop import _core
 from outcrop.gather import ArrayRows, NoRows
 from outcrop.parallel import cpu_count
+from outcrop.sample.edge_ids import LoadedEdgeIds
+from outcrop.sample.sampler import Sampler
 from outcrop.strategies.base import Job, Means
 from outcrop.strategies.online import Gatherer, OnlineStrategy
 
@@ -15,6 +17,7 @@ class Memory(OnlineStrategy):
     """Topology and features in memory: nothing is read while batches are made."""
 
     name = "memory"
+    loads_edge_ids = True
 
     @classmethod
     def needs(cls, means: Means) -> Mapping[str, int]:
@@ -22,6 +25,7 @@ class Memory(OnlineStrategy):
         return {
             "topology": store.array_bytes("indptr") + store.array_bytes("indices"),
             "features": store.array_bytes("features") if store.has("features") else 0,
+            "edge ids": store.array_bytes("edge_ids") if means.keeps_edge_ids else 0,
             "sampler": means.sizes.scratch_bytes,
         }
 
@@ -30,6 +34,11 @@ class Memory(OnlineStrategy):
         topology = _core.array_topology(store.load("indptr"), store.load("indices"))
         super().__init__(job, topology, threads=cpu_count())
         self._rows = store.load("features") if store.has("features") else None
+        self._edge_ids = LoadedEdgeIds(store.load("edge_ids")) if job.keeps_edge_ids else None
+
+    def _sampler(self) -> Sampler:
+        job = self._job
+        return Sampler(job.sampling, self._topology, job.seed, self._threads, self._edge_ids)
 
     def _gatherer(self) -> Gatherer:
         if self._rows is None:
@@ -38,4 +47,4 @@ class Memory(OnlineStrategy):
 
     def close(self) -> None:
         super().close()
-        self._rows = None
+        self._rows = self._edge_ids = None

@@ -35,7 +35,7 @@ def offline_sampler(job: Job, source: Source, spare_bytes: int) -> Iterator[Samp
     """`spare_bytes`: memory for neighbour lists beyond the least."""
     with _topology(job, source, spare_bytes) as topology:
         threads = MMAP_THREADS if source == "mmap" else cpu_count()
-        yield Sampler(job.sampling, topology, job.seed, threads)
+        yield job.sampler(topology, threads)
 
 
 @contextmanager

@@ -64,6 +64,10 @@ class OnlineStrategy(Strategy):
     def _gatherer(self) -> Gatherer:
         """A gatherer for one run, used by one thread at a time."""
 
+    def _sampler(self) -> Sampler:
+        """A sampler for one run, used by one thread at a time."""
+        return self._job.sampler(self._topology, self._threads)
+
     def _expect(self, subgraph: Subgraph) -> _core.Expected | None:
         """Told of a batch as soon as it is sampled, long before it is gathered."""
 
@@ -78,11 +82,7 @@ class OnlineStrategy(Strategy):
     def batches(self, tasks: Iterable[Task], times: RunTimes) -> Iterator[Prepared]:
         # Samplers and gatherers belong to one run: two runs that are open at once cannot wait for
         # each other, and to end one is to cancel what it is doing.
-        job = self._job
-        samplers = [
-            Sampler(job.sampling, self._topology, job.seed, self._threads)
-            for _ in range(self._num_samplers)
-        ]
+        samplers = [self._sampler() for _ in range(self._num_samplers)]
         gatherers = [self._gatherer() for _ in range(self._num_gatherers)]
         run = _Run(self, samplers, gatherers, tasks)
         results = iter(run.pipeline)

@@ -332,6 +332,7 @@ def make_loader(
         "shuffle": True,
         "device": device,
         "check": options.check,
+        "edge_ids": False,
     }
     if options.sampler == "neighbor":
         return NeighborLoader(
