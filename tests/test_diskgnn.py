@@ -14,6 +14,7 @@ import sys
 import textwrap
 import weakref
 from collections.abc import Iterator
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +27,7 @@ from outcrop.loader import NeighborLoader, ShaDowLoader
 from outcrop.options import DiskOptions, Faults, parse_size
 from outcrop.progress import Progress
 from outcrop.sample.sampler import Sampler
+from outcrop.settle import _PROBED_PLACES
 from outcrop.store.locks import DirectoryLock
 from outcrop.store.store import GraphStore
 from outcrop.strategies.diskgnn_sizes import in_steps
@@ -188,7 +190,7 @@ def test_layouts_are_found_again(store: GraphStore, monkeypatch: pytest.MonkeyPa
     before = all_contents(first)
     first.close()
     monkeypatch.setattr("outcrop.pack.prepare.make_plan", None)
-    monkeypatch.setattr(Sampler, "sample", _only_first(Sampler.sample))
+    monkeypatch.setattr(Sampler, "sample", _only_probed(Sampler.sample))
     again = loader(store, "diskgnn")
     assert all_contents(again) == before
     again.close()
@@ -214,9 +216,9 @@ def test_steps_are_small() -> None:
     assert in_steps(123_456_789) == in_steps(123_456_000)
 
 
-def _only_first(sample: Any) -> Any:
-    """The probe of a batch's size samples once."""
-    calls = iter([sample])
+def _only_probed(sample: Any) -> Any:
+    """As many samples as show how large batches are."""
+    calls = repeat(sample, len(_PROBED_PLACES))
     return lambda *args: next(calls)(*args)
 
 

@@ -488,7 +488,7 @@ def test_a_buffer_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         ("extractors=0", "extractors must be 1 to 64"),
         ("samplers=65", "samplers must be 1 to 64"),
         ("buffer=0", "buffer must be more than 0"),
-        ("buffer=nan", "buffer must be more than 0"),
+        ("buffer=nan", "buffer must be a number or none"),
         ("order=random", "order must be one of exact, completion"),
         ("x=slots:buffer=1", "with x=slots buffer must be at least 2"),
         ("x=view", "x must be one of"),
