@@ -101,7 +101,7 @@ def test_a_position_that_was_saved_without_a_digest_is_checked_by_the_number_of_
         ({"ahead": [2, 7]}, r"ahead \[2, 7\], of 7"),
         ({"ahead": ["x"]}, "ahead"),
         ({"identity": []}, "identity"),
-        ({"identity": {}}, "store was not set"),
+        ({"identity": {}}, "was not set, and is"),
     ],
 )
 def test_a_position_that_is_none_is_refused_by_its_field(

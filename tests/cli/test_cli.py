@@ -107,7 +107,7 @@ MISTAKES: list[tuple[list[str], int, str]] = [
     (["info", "nothing"], 1, "nothing: not an Outcrop store (no such directory)"),
     (["verify", "nothing"], 1, "not an Outcrop store"),
     (["synth", "s"], 2, "give --nodes and --edges, or --expand STORE"),
-    (["synth", "s", "--nodes", "many", "--edges", "1"], 2, "expected a count such as 1M"),
+    (["synth", "s", "--nodes", "many", "--edges", "1"], 2, "expected a count such as 1B"),
     (["synth", "s", "--nodes", "10", "--edges", "1", "--memory", "lots"], 2, "a size such as 8GB"),
     (["synth", "s", "--nodes", "99", "--edges", "1", "--memory", "1MB"], 1, "at least 33.6 MB"),
     (["synth", "s", "--nodes", "99", "--edges", "9", "--homophily", "2"], 2, "homophily must be"),
@@ -127,7 +127,7 @@ MISTAKES: list[tuple[list[str], int, str]] = [
         1,
         "y.npy: No such file or directory",
     ),
-    (["import", "edgelist", "/dev/null", "s", "--num-nodes=-5"], 2, "a count such as 1M"),
+    (["import", "edgelist", "/dev/null", "s", "--num-nodes=-5"], 2, "a count such as 1B"),
     (
         ["import", "edgelist", "/dev/null", "s", "--random-classes", "2", "--train-fraction", "7"],
         2,
