@@ -15,6 +15,7 @@
 #include "disk/error.h"
 #include "disk/memory.h"
 #include "disk/uring.h"
+#include "parallel/home.h"
 
 namespace outcrop::bindings {
 namespace {
@@ -81,7 +82,7 @@ class Pending {
  private:
   void CheckProcess() const {
     if (getpid() == process_) return;
-    throw disk::Cancelled("this transfer belongs to another process: start one after fork");
+    throw parallel::Forked("this transfer belongs to another process: start one after fork");
   }
 
   std::shared_ptr<Transfer> transfer_;
@@ -319,6 +320,17 @@ void BindDisk(nb::module_& m) {
   m.def("uring_refusal", &disk::UringRefusal);
   m.def("registered_bytes", &disk::RegisteredBytes);
   m.def("aligned_zeros", &AlignedZeros, nb::arg("bytes"));
+  m.def(
+      "give_to_children", [](const ConstBytes& array) { disk::AlignedMemory::Give(array.data()); },
+      nb::arg("array").noconvert());
+  // For what a forked child must not end: it has one reference more than there are.
+  m.def(
+      "never_free",
+      [](nb::handle object) {
+        nb::set_leak_warnings(false);
+        object.inc_ref();
+      },
+      nb::arg("object"));
 }
 
 }  // namespace outcrop::bindings

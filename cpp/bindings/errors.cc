@@ -1,6 +1,7 @@
 // C++ exceptions -> outcrop.errors.
 #include "bindings/bindings.h"
 #include "disk/error.h"
+#include "parallel/home.h"
 #include "parallel/pool.h"
 #include "sample/frontier.h"
 
@@ -35,6 +36,9 @@ void Translate(const std::exception_ptr& pointer, void*) {
     SetCancelled(error);
   } catch (const parallel::Cancelled& error) {
     SetCancelled(error);
+  } catch (const parallel::Forked& error) {
+    nb::object type = nb::module_::import_("outcrop.errors").attr("ForkedError");
+    PyErr_SetString(type.ptr(), error.what());
   } catch (const sample::BadTopology& error) {
     nb::object type = nb::module_::import_("outcrop.errors").attr("CorruptError");
     PyErr_SetString(type.ptr(), error.what());

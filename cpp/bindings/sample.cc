@@ -14,6 +14,7 @@
 #include "random/permutation.h"
 #include "sample/cached_topology.h"
 #include "sample/neighbor.h"
+#include "sample/paged_topology.h"
 #include "sample/shadow.h"
 #include "sample/topology.h"
 
@@ -40,6 +41,25 @@ TopologyHandle MakeArrayTopology(Array1<const int64_t> indptr, Array1<const Inde
           "indptr does not end at the number of indices");
   return {std::make_shared<ArrayTopology<Index>>(Span(indptr), Span(indices)),
           nb::make_tuple(indptr, indices)};
+}
+
+template <typename Index>
+std::shared_ptr<Topology> PagedOver(const FileHandle& indptr, uint64_t indptr_base,
+                                    const FileHandle& indices, uint64_t indices_base,
+                                    int64_t num_nodes, int64_t num_edges) {
+  using Array = typename sample::PagedTopology<Index>::Array;
+  return std::make_shared<sample::PagedTopology<Index>>(
+      Array{indptr.file, indptr_base}, Array{indices.file, indices_base}, num_nodes, num_edges);
+}
+
+// The files are kept by the topology itself.
+TopologyHandle MakePagedTopology(const FileHandle& indptr, uint64_t indptr_base,
+                                 const FileHandle& indices, uint64_t indices_base,
+                                 uint32_t entry_bytes, int64_t num_nodes, int64_t num_edges) {
+  Require(entry_bytes == 4 || entry_bytes == 8, "entry_bytes must be 4 or 8");
+  Require(num_nodes >= 0 && num_edges >= 0, "num_nodes and num_edges must not be negative");
+  const auto make = entry_bytes == 4 ? PagedOver<int32_t> : PagedOver<int64_t>;
+  return {make(indptr, indptr_base, indices, indices_base, num_nodes, num_edges), nb::none()};
 }
 
 template <typename Index>
@@ -157,6 +177,9 @@ void BindSample(nb::module_& m) {
         nb::arg("indices").noconvert());
   m.def("array_topology", &MakeArrayTopology<int64_t>, nb::arg("indptr").noconvert(),
         nb::arg("indices").noconvert());
+  m.def("paged_topology", &MakePagedTopology, nb::arg("indptr"), nb::arg("indptr_base"),
+        nb::arg("indices"), nb::arg("indices_base"), nb::kw_only(), nb::arg("entry_bytes"),
+        nb::arg("num_nodes"), nb::arg("num_edges"));
   m.def("cached_topology", &MakeCachedTopology, nb::arg("indptr").noconvert(), nb::arg("lists"),
         nb::arg("engine"), nb::arg("file"), nb::arg("base"));
   m.def("cached_topology_bytes", &CachedTopologyBytes, nb::arg("entry_bytes"), nb::arg("nodes"),

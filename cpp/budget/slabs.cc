@@ -10,7 +10,13 @@
 namespace outcrop::budget {
 
 Slab::~Slab() {
-  if (pool_) pool_->Return(std::move(memory_));
+  if (!pool_) return;  // moved from
+  if (home_.Here()) {
+    pool_->Return(std::move(memory_));
+    return;
+  }
+  // In a forked child a thread that is gone may have the pool's lock, or wait for it.
+  [[maybe_unused]] const auto* abandoned = new auto(std::move(pool_));
 }
 
 uint64_t SlabPool::ChargedBytes(uint64_t bytes) {
@@ -51,6 +57,7 @@ disk::AlignedMemory SlabPool::TakeKept(uint64_t bytes) {
   disk::AlignedMemory memory = std::move(found->second);
   kept_.erase(found);
   kept_bytes_ -= memory.size();
+  memory.Keep();  // whoever had it last may have given it to children
   if (memory.size() != bytes) memory.Resize(bytes);
   return memory;
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "disk/memory.h"
+#include "parallel/home.h"
 
 namespace outcrop::budget {
 
@@ -29,6 +30,7 @@ class Slab {
   std::byte* data() const { return memory_.data(); }
 
  private:
+  parallel::Home home_;
   std::shared_ptr<SlabPool> pool_;
   disk::AlignedMemory memory_;
 };

@@ -72,6 +72,10 @@ bool Claim::Collect(std::chrono::milliseconds wait) {
 
 void Claim::Release() {
   if (!buffer_) return;
+  if (!home_.Here()) {  // a child's copy: a thread that is gone may have the lock, or wait for it
+    [[maybe_unused]] const auto* abandoned = new auto(std::move(buffer_));
+    return;
+  }
   {
     const std::lock_guard lock(buffer_->mutex_);
     for (int64_t slot : std::span<const int64_t>(loads_.slots)) {

@@ -15,6 +15,7 @@
 #include "cache/node_table.h"
 #include "cache/riders.h"
 #include "cache/use_counts.h"
+#include "parallel/home.h"
 
 namespace outcrop::cache {
 
@@ -60,6 +61,7 @@ class Claim {
   explicit Claim(std::shared_ptr<SlotBuffer> buffer) : buffer_(std::move(buffer)) {}
   void DropRiders();  // REQUIRES: the buffer's mutex_ is held.
 
+  parallel::Home home_;
   std::shared_ptr<SlotBuffer> buffer_;  // null once released
   budget::Buffer<int64_t> slots_;
   budget::Buffer<int64_t> riders_;  // slots of loads that it does not want itself

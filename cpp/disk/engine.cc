@@ -11,7 +11,9 @@
 
 #include "disk/align.h"
 #include "disk/error.h"
+#include "disk/memory.h"
 #include "disk/worker.h"
+#include "parallel/home.h"
 
 namespace outcrop::disk {
 namespace {
@@ -126,9 +128,13 @@ PlanOptions Engine::PlanFor(const File& file, Op op) const {
 std::shared_ptr<Transfer> Engine::Enqueue(std::shared_ptr<const File> file, Op op,
                                           ExtentList extents) {
   if (getpid() != process_) {
-    throw Cancelled("this engine belongs to another process: make one after fork");
+    throw parallel::Forked("this engine belongs to another process: make one after fork");
   }
-  const PlanOptions plan = PlanFor(*file, op);
+  PlanOptions plan = PlanFor(*file, op);
+  // A drive must not write where a forked child has a copy of the page: see AlignedMemory.
+  if (op == Op::kRead && file->direct() && extents.size() != 0) {
+    plan.straight = AlignedMemory::Keeps(extents[0].memory);
+  }
   if (op == Op::kRead) counters_->bytes_wanted += extents.total_bytes();
   const size_t most_pieces = extents.size() + extents.total_bytes() / plan.max_bounce_bytes;
   auto transfer =

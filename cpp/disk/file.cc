@@ -149,6 +149,10 @@ File::~File() {
 
 uint64_t File::closed_count() { return closed_files.load(std::memory_order_relaxed); }
 
+void File::AdviseRandom() const {
+  posix_fadvise(buffered_fd_, 0, 0, POSIX_FADV_RANDOM);  // advice: where refused, it is only slower
+}
+
 uint64_t File::size() const {
   struct stat st{};
   if (fstat(buffered_fd_, &st) != 0) throw IoError(Stage::kRead, errno, path_, 0, 0);

@@ -50,6 +50,9 @@ class File {
   // How many File objects were closed in this process.
   static uint64_t closed_count();
 
+  // Reads of buffered_fd() bring the pages that they want, and none ahead of them.
+  void AdviseRandom() const;
+
   // As it is now: a file may grow, or be truncated by someone else.
   uint64_t size() const;
 

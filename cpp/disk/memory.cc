@@ -1,7 +1,10 @@
 #include "disk/memory.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 
+#include <map>
+#include <mutex>
 #include <new>
 #include <utility>
 
@@ -13,6 +16,39 @@ namespace {
 
 constexpr uint64_t kHugePageBytes = 2 << 20;
 
+// All memory of this process by its address. Locked over a fork, so that the child can go on.
+struct Registry {
+  struct Entry {
+    uint64_t bytes;
+    bool kept;  // from children
+  };
+
+  Registry() {
+    pthread_atfork([] { All().mutex.lock(); }, [] { All().mutex.unlock(); },
+                   [] {
+                     All().entries.clear();  // the parent's
+                     All().mutex.unlock();
+                   });
+  }
+  static Registry& All() {
+    static auto* const all = new Registry;  // never destroyed: memory may be freed at exit
+    return *all;
+  }
+
+  // REQUIRES of both: mutex is held.
+  std::map<uintptr_t, Entry>::iterator Find(const void* address) {
+    const auto at = reinterpret_cast<uintptr_t>(address);
+    auto found = entries.upper_bound(at);
+    if (found == entries.begin()) return entries.end();
+    --found;
+    return at - found->first < found->second.bytes ? found : entries.end();
+  }
+
+  std::mutex mutex;
+  // Guarded by mutex
+  std::map<uintptr_t, Entry> entries;
+};
+
 }  // namespace
 
 AlignedMemory::AlignedMemory(uint64_t bytes) : bytes_(bytes) {
@@ -23,18 +59,50 @@ AlignedMemory::AlignedMemory(uint64_t bytes) : bytes_(bytes) {
   // kernel has no huge pages it stays as it is.
   if (bytes >= kHugePageBytes) madvise(memory, bytes, MADV_HUGEPAGE);
   data_ = static_cast<std::byte*>(memory);
+  Keep();
 }
 
 AlignedMemory::~AlignedMemory() {
-  if (data_ != nullptr) munmap(data_, bytes_);
+  // In a forked child it is not there, and something else may be at its address.
+  if (data_ == nullptr || !home_.Here()) return;
+  Registry& all = Registry::All();
+  const std::lock_guard lock(all.mutex);
+  all.entries.erase(reinterpret_cast<uintptr_t>(data_));
+  munmap(data_, bytes_);
+}
+
+void AlignedMemory::Keep() {
+  Registry& all = Registry::All();
+  const std::lock_guard lock(all.mutex);
+  const bool kept = madvise(data_, bytes_, MADV_DONTFORK) == 0;
+  all.entries[reinterpret_cast<uintptr_t>(data_)] = {bytes_, kept};
+}
+
+void AlignedMemory::Give(const void* address) {
+  Registry& all = Registry::All();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.Find(address);
+  if (found == all.entries.end()) return;
+  found->second.kept = false;
+  madvise(reinterpret_cast<void*>(found->first), found->second.bytes, MADV_DOFORK);
+}
+
+bool AlignedMemory::Keeps(const void* address) {
+  Registry& all = Registry::All();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.Find(address);
+  return found != all.entries.end() && found->second.kept;
 }
 
 AlignedMemory::AlignedMemory(AlignedMemory&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      home_(other.home_) {}
 
 AlignedMemory& AlignedMemory::operator=(AlignedMemory&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
+  std::swap(home_, other.home_);
   return *this;
 }
 
@@ -42,10 +110,16 @@ void AlignedMemory::Resize(uint64_t bytes) {
 #ifdef __SANITIZE_THREAD__  // which does not follow mremap, and would see races that are none
   *this = AlignedMemory(bytes);
 #else
-  void* memory = mremap(data_, bytes_, bytes, MREMAP_MAYMOVE);
-  if (memory == MAP_FAILED) throw std::bad_alloc();
-  data_ = static_cast<std::byte*>(memory);
-  bytes_ = bytes;
+  {
+    Registry& all = Registry::All();
+    const std::lock_guard lock(all.mutex);
+    void* memory = mremap(data_, bytes_, bytes, MREMAP_MAYMOVE);
+    if (memory == MAP_FAILED) throw std::bad_alloc();
+    all.entries.erase(reinterpret_cast<uintptr_t>(data_));
+    data_ = static_cast<std::byte*>(memory);
+    bytes_ = bytes;
+  }
+  Keep();
 #endif
 }
 

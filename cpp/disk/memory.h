@@ -5,10 +5,17 @@
 #include <cstdint>
 #include <vector>
 
+#include "parallel/home.h"
+
 namespace outcrop::disk {
 
 // Zeroed anonymous memory from mmap: page-aligned, and returned to the system when freed (malloc
 // would keep it).
+//
+// A drive may write into it at any time, around the page cache. A fork at that moment would leave
+// the drive's page to the child, and the parent with a copy without what was read (open(2)). So it
+// is not there in forked children, unless it was given to them; and only into such memory are reads
+// sent straight.
 class AlignedMemory {
  public:
   AlignedMemory() = default;
@@ -19,8 +26,17 @@ class AlignedMemory {
   AlignedMemory(const AlignedMemory&) = delete;
   AlignedMemory& operator=(const AlignedMemory&) = delete;
 
-  // To another size, with the pages that it has and with any contents: fresh pages cost more.
-  void Resize(uint64_t bytes);  // REQUIRES: neither size is 0; throws std::bad_alloc
+  // To another size, with the pages that it has and with any contents: fresh pages cost more. Kept
+  // from children. REQUIRES: neither size is 0; throws std::bad_alloc
+  void Resize(uint64_t bytes);
+
+  // Children that are forked from now on have none of it.
+  void Keep();
+  // Children that are forked from now on have a copy of all the memory that this address is in, if
+  // it is memory of this kind. REQUIRES: nothing is being read into it.
+  static void Give(const void* address);
+  // Whether an address is in memory of this kind that was not given to children.
+  static bool Keeps(const void* address);
 
   std::byte* data() const { return data_; }
   uint64_t size() const { return bytes_; }
@@ -28,6 +44,7 @@ class AlignedMemory {
  private:
   std::byte* data_ = nullptr;
   uint64_t bytes_ = 0;
+  parallel::Home home_;
 };
 
 // Hands out runs of pages from one piece of memory. Not thread-safe: one per worker.

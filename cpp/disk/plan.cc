@@ -85,7 +85,7 @@ bool ReadPlanner::StraightRun(uint64_t start, Piece* piece) {
   const uint64_t unit = options_.unit_bytes;
   const uint64_t aligned = RoundUp(start, unit);
   std::byte* memory = MemoryAt(extents_[next_], aligned);
-  if (!IsAligned(memory, options_.memory_align)) return false;
+  if (!options_.straight || !IsAligned(memory, options_.memory_align)) return false;
   const uint64_t limit = aligned + options_.max_request_bytes;
   const Run run = RunFrom(extents_, next_, limit);
   const uint64_t end = std::min(RoundDown(run.end, unit), limit);
@@ -134,7 +134,7 @@ Piece ReadPlanner::MergedRun(uint64_t start) {
   piece.first = next_;
   piece.last = last;
   std::byte* memory = MemoryAt(head, start);
-  if (begin == start && IsAligned(memory, options_.memory_align) &&
+  if (options_.straight && begin == start && IsAligned(memory, options_.memory_align) &&
       Alone(extents_, RunFrom(extents_, next_, end), end)) {
     piece.straight = memory;
   }

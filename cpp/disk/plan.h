@@ -15,6 +15,7 @@ namespace outcrop::disk {
 struct PlanOptions {
   uint32_t unit_bytes = 1;         // pieces begin and end at multiples of this
   uint32_t memory_align = 1;       // what straight memory must be aligned to
+  bool straight = true;            // else all goes through bounce memory
   uint64_t gap_bytes = 0;          // read up to this much unwanted to save a request
   bool merge = true;               // else each extent has requests of its own
   uint32_t max_request_bytes = 1;  // of a straight piece

@@ -6,41 +6,47 @@
 
 namespace outcrop::parallel {
 
-Pool::Pool(uint32_t threads) {
+Pool::Pool(uint32_t threads) : shared_(std::make_unique<Shared>()) {
   try {
-    for (uint32_t i = 1; i < threads; ++i) threads_.emplace_back([this] { Serve(); });
+    for (uint32_t i = 1; i < threads; ++i) shared_->threads.emplace_back([this] { Serve(); });
   } catch (const std::system_error&) {
     // No more threads are to be had: those that there are do the work.
   }
 }
 
 Pool::~Pool() {
-  {
-    std::lock_guard lock(mutex_);
-    closing_ = true;
+  if (!home_.Here()) {
+    [[maybe_unused]] const auto* abandoned = shared_.release();
+    return;
   }
-  changed_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  {
+    std::lock_guard lock(shared_->mutex);
+    shared_->closing = true;
+  }
+  shared_->changed.notify_all();
+  for (std::thread& thread : shared_->threads) thread.join();
 }
 
 void Pool::For(size_t count, size_t grain, const Body& body) {
+  home_.Check("sampler");
   body_ = &body;
   count_ = count;
   grain_ = std::max<size_t>(grain, 1);
   next_ = 0;
-  const bool alone = threads_.empty() || count <= grain_;  // nothing to share: wake nobody
+  const bool alone = shared_->threads.empty() || count <= grain_;  // nothing to share: wake nobody
   if (!alone) {
     {
-      std::lock_guard lock(mutex_);
-      ++loop_;
-      running_ = threads_.size();
+      std::lock_guard lock(shared_->mutex);
+      ++shared_->loop;
+      shared_->running = shared_->threads.size();
     }
-    changed_.notify_all();
+    shared_->changed.notify_all();
   }
   RunChunks();
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return running_ == 0; });
-  if (std::exception_ptr error = std::exchange(error_, nullptr)) std::rethrow_exception(error);
+  std::unique_lock lock(shared_->mutex);
+  shared_->changed.wait(lock, [this] { return shared_->running == 0; });
+  if (std::exception_ptr error = std::exchange(shared_->error, nullptr))
+    std::rethrow_exception(error);
   if (cancelled_) throw Cancelled();
 }
 
@@ -53,21 +59,21 @@ void Pool::RunChunks() {
     }
   } catch (...) {
     next_ = count_;  // the others need not go on
-    std::lock_guard lock(mutex_);
-    if (!error_) error_ = std::current_exception();
+    std::lock_guard lock(shared_->mutex);
+    if (!shared_->error) shared_->error = std::current_exception();
   }
 }
 
 void Pool::Serve() {
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock(shared_->mutex);
   for (uint64_t seen = 0;;) {
-    changed_.wait(lock, [&] { return closing_ || loop_ != seen; });
-    if (closing_) return;
-    seen = loop_;
+    shared_->changed.wait(lock, [&] { return shared_->closing || shared_->loop != seen; });
+    if (shared_->closing) return;
+    seen = shared_->loop;
     lock.unlock();
     RunChunks();
     lock.lock();
-    if (--running_ == 0) changed_.notify_all();
+    if (--shared_->running == 0) shared_->changed.notify_all();
   }
 }
 

@@ -7,10 +7,13 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <thread>
 #include <vector>
+
+#include "parallel/home.h"
 
 namespace outcrop::parallel {
 
@@ -33,19 +36,33 @@ class Pool {
   Pool& operator=(const Pool&) = delete;
 
   // body(begin, end) for chunks of `grain` items, in any order, on all threads. Rethrows what a
-  // body threw; throws Cancelled if Cancel was called, now or ever before.
+  // body threw; throws Cancelled if Cancel was called, now or ever before, and Forked in a child.
   void For(size_t count, size_t grain, const Body& body);
 
   // For gives up after the chunks that have begun; so does every later one.
   void Cancel() { cancelled_ = true; }
   bool cancelled() const { return cancelled_; }
 
-  uint32_t threads() const { return static_cast<uint32_t>(threads_.size()) + 1; }
+  uint32_t threads() const { return static_cast<uint32_t>(shared_->threads.size()) + 1; }
 
  private:
   void Serve();
   void RunChunks();
 
+  // What the threads share; a forked child, which has none of them, leaves its copy alone.
+  struct Shared {
+    std::mutex mutex;
+    std::condition_variable changed;
+    // Guarded by mutex
+    uint64_t loop = 0;
+    size_t running = 0;
+    bool closing = false;
+    std::exception_ptr error;
+
+    std::vector<std::thread> threads;  // Constant after construction
+  };
+
+  const Home home_;
   std::atomic<bool> cancelled_{false};
   std::atomic<size_t> next_{0};
 
@@ -53,15 +70,7 @@ class Pool {
   const Body* body_ = nullptr;
   size_t count_ = 0, grain_ = 1;
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  // Guarded by mutex_
-  uint64_t loop_ = 0;
-  size_t running_ = 0;
-  bool closing_ = false;
-  std::exception_ptr error_;
-
-  std::vector<std::thread> threads_;
+  std::unique_ptr<Shared> shared_;
 };
 
 }  // namespace outcrop::parallel

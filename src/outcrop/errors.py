@@ -5,6 +5,7 @@
     │   ├── ReadError
     │   └── WriteError
     ├── CancelledError           the engine was closed before the transfer was done
+    │   └── ForkedError          a thing of another process, used in its forked child
     ├── StoreError               a store that is not one, or not whole
     │   ├── CorruptError         bytes differ from their checksum, or from the manifest
     │   └── LockedError          another process holds it
@@ -56,6 +57,10 @@ class WriteError(DiskError):
 
 class CancelledError(OutcropError):
     """A transfer whose engine was closed, or that was given up, before it was done."""
+
+
+class ForkedError(CancelledError):
+    """A loader, engine or sampler of another process: threads do not cross a fork."""
 
 
 class StoreError(OutcropError):
