@@ -39,10 +39,10 @@ from outcrop.pack.segments.search import (
 from outcrop.pack.tables import PAGE_BYTES
 from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import SeedOrder
+from outcrop.sample.topology import PAGE_THREADS, paged_topology
 from outcrop.sample.trace import Trace
 from outcrop.store.derived import Garbage, remove
 from outcrop.store.store import GraphStore
-from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
 
 RESULTS = Path(__file__).parent / "results"
 BUDGETS = (3, 5, 7)
@@ -100,7 +100,7 @@ def spec_of(
 
 @contextmanager
 def trace_of(store: GraphStore, spec: PackSpec, *, keep: bool) -> Iterator[Trace]:
-    sampler = Sampler(spec.sampling, mapped_topology(store), 0, MMAP_THREADS)
+    sampler = Sampler(spec.sampling, paged_topology(store), 0, PAGE_THREADS)
     with prepare_trace(store, spec, sampler) as layout:
         trace = Trace(store.disk, layout.path)
         with trace:

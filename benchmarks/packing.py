@@ -24,10 +24,10 @@ from outcrop.pack.plan import CHUNKS, PackPlan, make_plan
 from outcrop.pack.prepare import PackSpec, prepare_trace
 from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import SeedOrder
+from outcrop.sample.topology import PAGE_THREADS, paged_topology
 from outcrop.sample.trace import Trace
 from outcrop.store.arrays import Appender, read_blocks
 from outcrop.store.store import GraphStore
-from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
 
 RESULTS = Path(__file__).parent / "results"
 GRAPHS = {"quick": (4_000_000, 60_000_000), "standard": (20_000_000, 300_000_000)}
@@ -54,7 +54,7 @@ def report(store: GraphStore, folder: Path, arguments: argparse.Namespace) -> st
     seeds = SeedOrder(nodes, batch_size=1000, stream=stream, seed=0, shuffle=True)
     cache_rows = int(store.num_nodes * arguments.cache / 100)
     spec = PackSpec(Sampling.of([10, 10, 10]), seeds, 1, cache_rows)
-    sampler = Sampler(spec.sampling, mapped_topology(store), 0, MMAP_THREADS)
+    sampler = Sampler(spec.sampling, paged_topology(store), 0, PAGE_THREADS)
     sampled = time.perf_counter()
     layout = prepare_trace(store, spec, sampler)
     planned = time.perf_counter()

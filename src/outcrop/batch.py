@@ -54,6 +54,23 @@ class Prepared:
     on_device: int = 0
     """Rows that were there already."""
 
+    def give_to_children(self) -> None:
+        """Its memory is there in processes that are forked from now on: nothing is read any more.
+
+        Until then it is not, since a drive may be writing to it.
+        """
+        for array in (
+            self.n_id,
+            self.edge_index,
+            self.e_id,
+            self.x,
+            self.y,
+            self.stored,
+            self.x_index,
+        ):
+            if array is not None:
+                _core.give_to_children(array)
+
     @property
     def row_bytes(self) -> int:
         """Of the rows that it came with."""

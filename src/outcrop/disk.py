@@ -64,12 +64,24 @@ class DiskCounters:
 
 
 def aligned_empty(shape: int | tuple[int, ...], dtype: Any = np.uint8) -> Array:
-    """A page-aligned array, zeroed, whose memory goes back to the system when it is freed."""
+    """A page-aligned array, zeroed, whose memory goes back to the system when it is freed.
+
+    Reads go straight into it, and so it is not there in forked children, unless it is `given`.
+    """
     shape = (shape,) if isinstance(shape, int) else shape
     dtype = np.dtype(dtype)
     count = int(np.prod(shape, dtype=np.int64))
     memory: Array = _core.aligned_zeros(count * dtype.itemsize)
     array: Array = memory.view(dtype).reshape(shape)
+    return array
+
+
+def given(array: Array) -> Array:
+    """The array, whose memory forked children have from now on.
+
+    Nothing is being read into it; what is read later arrives with a copy.
+    """
+    _core.give_to_children(_bytes(array))
     return array
 
 
@@ -273,7 +285,7 @@ class File:
         """Bytes [offset, offset + length), in memory of their own."""
         out = aligned_empty(length)
         self.read_extents([offset], [length], out)
-        return out
+        return given(out)
 
     # Writes
 

@@ -21,7 +21,14 @@ from numpy.typing import NDArray
 from outcrop.auto import AUTO, choose, with_advice
 from outcrop.batch import BatchMaker, Prepared
 from outcrop.budget import lendable
-from outcrop.errors import BudgetError, BudgetWarning, OptionError, is_refusal_to_write
+from outcrop.errors import (
+    BudgetError,
+    BudgetWarning,
+    OptionError,
+    StoreError,
+    is_refusal_to_write,
+)
+from outcrop.forks import Origin, keep_from_children
 from outcrop.metrics import DriveUse, EpochRecord, LoaderRecord
 from outcrop.options import format_size, parse_size, size_of_at_least
 from outcrop.pipeline import Event
@@ -95,6 +102,9 @@ class Feed:
         self._largest = max(seeds.batch_size for seeds in (first, *others))
         self._runs: list[RunTimes] = []  # those that are open; the last one is shown
         self._loops: WeakSet[Iterator[Prepared]] = WeakSet()
+        self._closed = False
+        self._origin = Origin("loader")
+        keep_from_children(self)
         if strategy == AUTO:
             self._open_best(wanted, progress)
         else:
@@ -156,6 +166,7 @@ class Feed:
 
     def batches(self, tasks: Iterable[Task], stream: Stream, epoch: int) -> Iterator[Prepared]:
         """The batch of each task, counted in the record as (a part of) an epoch."""
+        self.check_open()
         times = RunTimes()
         entry = EpochRecord(stream=stream.name.lower(), epoch=epoch)
         computed: deque[Event] = deque(maxlen=_MOST_EVENTS)
@@ -164,6 +175,7 @@ class Feed:
         numbers: dict[int, int] = {}
         batches = self._strategy.batches(_numbered(tasks, numbers), times)
         self._loops.add(batches)
+        keep_from_children(batches)
         self._runs.append(times)
         try:
             for batch in batches:
@@ -172,17 +184,20 @@ class Feed:
                 entry.count(batch)
                 number = numbers.pop(batch.task.batch)
                 begin = time.perf_counter()
+                batch.give_to_children()
                 yield batch
                 del batch  # not kept here while the next one is awaited
+                self._origin.check()
                 computed.append(Event("compute", number, begin, time.perf_counter()))
         finally:
-            batches.close()  # type: ignore[attr-defined]
-            self._runs = [run for run in self._runs if run is not times]
-            if not sys.is_finalizing():  # else left open at the end of the program: nobody reads on
-                after = DriveUse.now(self.store.counters)
-                entry.finish(time.perf_counter() - start, times, before, after)
-                times.events += computed
-                self._add_to_record(entry, times, start)
+            if self._origin.here:  # else a child's copy, whose files and threads are the parent's
+                batches.close()  # type: ignore[attr-defined]
+                self._runs = [run for run in self._runs if run is not times]
+                if not sys.is_finalizing():  # else open at the end of the program: nobody reads on
+                    after = DriveUse.now(self.store.counters)
+                    entry.finish(time.perf_counter() - start, times, before, after)
+                    times.events += computed
+                    self._add_to_record(entry, times, start)
 
     @property
     def alterations(self) -> dict[str, Any]:
@@ -236,8 +251,20 @@ class Feed:
             ]
         self.record.epochs.append(entry)
 
+    def check_open(self) -> None:
+        """StoreError after `close`, ForkedError in a forked child."""
+        self._origin.check()
+        if self._closed:
+            raise StoreError("this loader is closed: make another")
+
     def close(self) -> None:
-        """Ends loops that are open, and gives up what the strategy opened."""
+        """Ends loops that are open, and gives up what the strategy opened; closed twice is closed.
+
+        Not in a forked child, whose copy of it all is the parent's.
+        """
+        if self._closed or not self._origin.here:
+            return
+        self._closed = True
         for batches in list(self._loops):
             with suppress(ValueError):  # another thread is in it, and will end it
                 batches.close()  # type: ignore[attr-defined]

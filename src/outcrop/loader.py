@@ -134,6 +134,7 @@ class _FedLoader(torch.utils.data.DataLoader[Any]):
 
         `changes`: batch_size, shuffle, drop_last, stream, transform. Use one of them at a time.
         """
+        self.feed.check_open()
         own = {field.name for field in fields(LoaderOptions)}
         known = {name: value for name, value in changes.items() if name in own}
         if "device" in known:

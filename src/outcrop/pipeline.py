@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import itertools
-import os
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -15,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 from weakref import WeakSet
 
 from outcrop.errors import CancelledError, OptionError
+from outcrop.forks import Origin
 
 _MAX_EVENTS = 10_000
 # A signal that arrives just before the main thread blocks is handled when it wakes up.
@@ -148,7 +148,7 @@ class Pipeline:
         self._places = [self._feeder, *(place for _, place in self._stages), self._consumer]
         self._depth = depth
         self._cancel = cancel
-        self._process = os.getpid()
+        self._origin = Origin("iterator")
         # Guarded by _lock
         self._source: Iterable[Any] = source
         self._iterated = False
@@ -196,6 +196,7 @@ class Pipeline:
     # On the consumer's thread
 
     def __iter__(self) -> Generator[Any, None, None]:
+        self._origin.check()
         with self._lock:
             if self._iterated:
                 raise RuntimeError("a pipeline can be iterated once: make another")
@@ -229,6 +230,7 @@ class Pipeline:
 
     def _receive(self) -> list[Any]:
         """The next result, in a list of one; an empty list at the end."""
+        self._origin.check()  # first: who had the lock may be gone
         with self._lock:
             self._await_result()
             if self._closed:
@@ -266,8 +268,8 @@ class Pipeline:
 
         On one of these threads it does not wait for them.
         """
-        if os.getpid() != self._process:
-            return  # threads do not cross a fork
+        if not self._origin.here:
+            return
         with self._lock:
             self._closed = True
             for place in self._places:

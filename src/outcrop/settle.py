@@ -15,10 +15,10 @@ from outcrop.errors import OptionError
 from outcrop.sample.edge_ids import edge_ids_bytes, keeps_edge_ids
 from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import SeedOrder, Task
+from outcrop.sample.topology import paged_topology
 from outcrop.store.store import GraphStore
 from outcrop.strategies import strategy_named
 from outcrop.strategies.base import MIN_BATCHES, Means, Sizes, Strategy
-from outcrop.strategies.mmap import mapped_topology
 
 # Where in a schedule batches are sampled to see how large they are: the first places first.
 _PROBED_PLACES = (0.0, 1.0, 0.5, 0.25, 0.75)
@@ -149,7 +149,7 @@ def settle(wanted: Wanted, strategy: str) -> Settled:
 
 
 def probe(store: GraphStore, sampling: Sampling, *schedules: SeedOrder) -> Sampled:
-    """Samples some batches of each schedule, from first to last, from the memory-mapped topology.
+    """Samples some batches of each schedule, from first to last, through the page cache.
 
     -> the largest that batches will be, as far as these tell.
     """
@@ -159,7 +159,7 @@ def probe(store: GraphStore, sampling: Sampling, *schedules: SeedOrder) -> Sampl
 
 
 def _probe(store: GraphStore, sampling: Sampling, seeds: SeedOrder) -> Sampled:
-    sampler = Sampler(sampling, mapped_topology(store), seeds.seed, _PROBE_THREADS)
+    sampler = Sampler(sampling, paged_topology(store), seeds.seed, _PROBE_THREADS)
     nodes, edges, targets = [0], [0], [0]
     for task in _probed(seeds):
         subgraph = sampler.sample(task)

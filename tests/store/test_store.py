@@ -29,6 +29,7 @@ from outcrop.store.build import StoreBuilder
 from outcrop.store.edges import Block, RecordLayout
 from outcrop.store.format import HEADER_BYTES, PIECE_BYTES
 from tests.graphs import random_graph, save_npz
+from tests.stores import make_random_store
 
 DIMENSIONS = [1, 7, 32, 100, 127, 128, 129, 768, 1025]
 
@@ -192,3 +193,19 @@ def test_what_is_no_store_is_told_how_it_becomes_one(tmp_path: Path) -> None:
     not_a_path: Any = Data()
     with pytest.raises(OptionError, match=r"got Data\); outcrop\.from_pyg\(data, path\)"):
         outcrop.open(not_a_path)
+
+
+def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    store = make_random_store(tmp_path / "s.outcrop")
+    assert len(store.features.gather([1, 2])) == 2
+    store.close()
+    store.close()
+    for use in (
+        lambda: store.features,
+        lambda: store.load("indptr"),
+        lambda: store.load_labels(),
+        lambda: store.features_in_units(4096),
+    ):
+        with pytest.raises(StoreError, match="this store is closed"):
+            use()
+    assert store.counters.read_requests > 0

@@ -46,10 +46,11 @@ def neighbor_bytes(store: GraphStore, spare_bytes: int) -> int:
 
 
 def making_bytes(store: GraphStore) -> int:
-    """What making the layout of any cache takes: a score per node, and then a start per list."""
+    """What making the layout of any cache takes: indptr, a score per node, a start per list."""
     entries = store.array_bytes("indices")
     copying = reading_bytes(entries) + min(READ_BLOCK_BYTES, entries) + 2 * WRITE_BUFFER_BYTES
-    return blocks_bytes(store.num_nodes) + 4 * store.num_nodes + copying
+    indptr = store.array_bytes("indptr")
+    return blocks_bytes(store.num_nodes) + indptr + 4 * store.num_nodes + copying
 
 
 def scratch_bytes(store: GraphStore, nodes: int, entries: int) -> int:

@@ -1,7 +1,8 @@
 """The layout of a neighbour cache: scores of nodes -> the chosen lists, on disk as in memory.
 
-docs/format.md has the bytes. It is made in passes over the topology; the memory that takes is 4
-bytes per node, 4 per cached list and the blocks, whatever the budget of the cache.
+docs/format.md has the bytes. It is made in passes over the topology; the memory that takes is 12
+bytes per node (of them 8 for indptr, which whoever samples from the cache keeps afterwards), 4 per
+cached list and the blocks, whatever the budget of the cache.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def out_per_in(store: GraphStore, progress: Progress) -> Scores:
     scores = degrees.view(np.float32)  # in the same memory, a piece at a time
     for first in range(0, store.num_nodes, _NODES_AT_A_TIME):
         piece = slice(first, min(first + _NODES_AT_A_TIME, store.num_nodes))
-        offsets = store.indptr[piece.start : piece.stop + 1]
+        offsets = store.load_part("indptr", piece.start, piece.stop + 1)
         scores[piece] = degrees[piece] / np.maximum(np.diff(offsets), 1)
     return scores
 
@@ -114,21 +115,20 @@ def write_lists(
     store: GraphStore, folder: Path, budget_bytes: int, metric: str, progress: Progress
 ) -> None:
     """Chooses the lists and writes them; CorruptError where the topology is damaged."""
-    store.checks("indptr").check(store.disk, progress)
-    store.check_offsets()
+    indptr = store.load("indptr")
     blocks = aligned_empty(blocks_bytes(store.num_nodes))
     dtype = entry_dtype(store)
     room = budget_bytes - len(blocks) - _PADDING_BYTES
     lists = entries = 0
     if room > 0:
         scores = METRICS[metric](store, progress)
-        lists, entries = _core.choose_lists(store.indptr, scores, dtype.itemsize, room, blocks)
+        lists, entries = _core.choose_lists(indptr, scores, dtype.itemsize, room, blocks)
         del scores
     size = _core.NeighborLists.bytes(store.num_nodes, dtype.itemsize, lists, entries)
     assert size <= budget_bytes
     with ArrayWriter(store.disk, folder, _LISTS, np.dtype(np.uint8), rows=size) as writer:
         if lists:
-            _write_parts(store, writer, blocks, lists, progress)
+            _write_parts(store, writer, indptr, blocks, lists, progress)
         array = writer.close()
     header = {
         "format": _FORMAT,
@@ -141,10 +141,15 @@ def write_lists(
 
 
 def _write_parts(
-    store: GraphStore, writer: ArrayWriter, blocks: Bytes, lists: int, progress: Progress
+    store: GraphStore,
+    writer: ArrayWriter,
+    indptr: NDArray[np.int64],
+    blocks: Bytes,
+    lists: int,
+    progress: Progress,
 ) -> None:
-    starts = np.zeros(lists + lists % 2, np.uint32)
-    _core.number_lists(store.indptr, blocks, starts[:lists])
+    starts = aligned_empty(lists + lists % 2, np.uint32)
+    _core.number_lists(indptr, blocks, starts[:lists])
     writer.append(blocks)
     writer.append(starts.view(np.uint8))
     del starts
@@ -154,7 +159,7 @@ def _write_parts(
     node = edge = 0
     for block in store.checks("indices").blocks(store.disk):
         chunk = block.view(entry.dtype)
-        node, count = _core.copy_lists(store.indptr, blocks, node, edge, chunk, kept)
+        node, count = _core.copy_lists(indptr, blocks, node, edge, chunk, kept)
         writer.append(kept[:count].view(np.uint8))
         edge += len(chunk)
         progress.advance(len(block))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.disk import aligned_empty
+from outcrop.disk import aligned_empty, given
 from outcrop.errors import CancelledError
 
 Ids = NDArray[np.int64]
@@ -32,13 +32,18 @@ class FeatureBuffer:
         *,
         counted: bool = True,
         layout: _core.RowLayout | None = None,
+        shown: bool = False,
     ) -> None:
         """`counted`: slots of nodes that are not expected are reused first, of these the ones that
         were used least often; else those of the least recently used.
 
         `layout`, where rows are read in pages: rows that are expected are loaded as soon as their
-        pages are read for others."""
+        pages are read for others.
+
+        `shown`: users look at the slots themselves, in forked children as well."""
         self.rows: NDArray[np.uint8] = aligned_empty((num_slots, row_bytes))
+        if shown:
+            given(self.rows)
         self._slots = _core.SlotBuffer(num_nodes, num_slots, counted=counted, layout=layout)
 
     @staticmethod

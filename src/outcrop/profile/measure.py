@@ -21,11 +21,11 @@ from outcrop.progress import SILENT, Progress
 from outcrop.sample.identity import SamplingIdentity
 from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import SeedOrder
+from outcrop.sample.topology import PAGE_THREADS, paged_topology
 from outcrop.sample.trace import Trace, TraceReader, TraceWriter
 from outcrop.store.degrees import out_degrees
 from outcrop.store.format import SPLITS
 from outcrop.store.store import GraphStore
-from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
 
 PROFILE_FORMAT, PROFILE_VERSION = "outcrop-profile", 1
 TOP_PERCENTS = (1, 5, 10, 20)
@@ -188,7 +188,7 @@ def sample_trace(
     store: GraphStore, options: ProfileOptions, folder: Path, progress: Progress = SILENT
 ) -> None:
     """Samples batches -> a trace of their nodes and seeds, without edges; one batch at a time."""
-    sampler = Sampler(options.sampling, mapped_topology(store), options.seed, MMAP_THREADS)
+    sampler = Sampler(options.sampling, paged_topology(store), options.seed, PAGE_THREADS)
     seeds = _seeds(store, options)
     none = np.empty(0, np.uint32)
     progress.stage("sample", options.batches, "batches")

@@ -16,7 +16,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from outcrop.disk import Disk, File, Ints, Pending, aligned_empty
+from outcrop.disk import Disk, File, Ints, Pending, aligned_empty, given
 from outcrop.errors import CorruptError
 from outcrop.progress import SILENT, Progress
 from outcrop.store.arrays import read_blocks
@@ -66,7 +66,7 @@ class ArrayChecks:
             while flying:
                 sweep.feed(_landed(flying))
             sweep.settle()
-        return out
+        return given(out)
 
     def blocks(self, disk: Disk) -> Iterator[Bytes]:
         """The array's bytes, in blocks as of `read_blocks`; CorruptError before the end if damaged.

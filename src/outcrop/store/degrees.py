@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
+from outcrop.disk import aligned_empty
 from outcrop.errors import CorruptError
 from outcrop.progress import SILENT, Progress
 from outcrop.store.store import GraphStore
@@ -17,7 +18,7 @@ def out_degrees(store: GraphStore, progress: Progress = SILENT) -> NDArray[np.ui
     CorruptError where a byte of it is damaged.
     """
     entry = store.manifest.arrays["indices"]
-    degrees: NDArray[np.uint32] = np.zeros(store.num_nodes, np.uint32)
+    degrees: NDArray[np.uint32] = aligned_empty(store.num_nodes, np.uint32)
     progress.stage("out-degrees", entry.file_bytes - entry.data_offset)
     edge = 0
     for block in store.checks("indices").blocks(store.disk):

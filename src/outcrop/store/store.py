@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.disk import Disk, DiskCounters, File, Ints, Pending, aligned_empty
+from outcrop.disk import Disk, DiskCounters, File, Ints, Pending, aligned_empty, given
 from outcrop.errors import CorruptError, OptionError, StoreError
 from outcrop.options import DiskOptions
 from outcrop.progress import SILENT, Progress
@@ -71,6 +71,7 @@ class GraphStore:
         for name in self.manifest.arrays:
             self._check_file(name)
         self._disk_options = disk
+        self._disk: Disk | None = None
         self._more_disks: dict[DiskOptions, Disk] = {}
         self._derived_elsewhere = derived
         self._reads_checked = False
@@ -79,6 +80,7 @@ class GraphStore:
             name: ArrayChecks(self.path, entry, advice)
             for name, entry in self.manifest.arrays.items()
         }
+        self._closed = False
 
     def _check_file(self, name: str) -> None:
         entry = self.manifest.arrays[name]
@@ -178,8 +180,21 @@ class GraphStore:
             self.checks(name).check(self.disk, progress)
 
     def check_offsets(self) -> None:
-        """A pass over indptr, for those who follow a map of it; CorruptError where it descends."""
-        check_offsets(self.file("indptr"), self.indptr, self.num_edges)
+        """A pass over indptr, for those who read it in parts; CorruptError where it descends."""
+        check_offsets(self.file("indptr"), self.parts("indptr"), self.num_edges)
+
+    def parts(self, name: str) -> ArrayParts:
+        """An array of one dimension that is read where it is looked at."""
+        return ArrayParts(self, name)
+
+    def load_part(self, name: str, first: int, last: int) -> NDArray[Any]:
+        """Entries [first, last) of an array of one dimension, in memory of their own."""
+        entry = self._entry(name)
+        with self.disk.open(self.file(name)) as file:
+            size = entry.dtype.itemsize
+            part = file.read(entry.data_offset + first * size, (last - first) * size)
+        values: NDArray[Any] = part.view(entry.dtype)
+        return values
 
     def array_bytes(self, name: str) -> int:
         """What an array takes in memory."""
@@ -222,7 +237,7 @@ class GraphStore:
                 )
             labels[done : done + len(chunk)] = chunk
             done += len(chunk)
-        return labels
+        return given(labels)
 
     def split(self, name: str) -> NDArray[np.int64]:
         """Node ids of "train", "val" or "test"; CorruptError where one is of no node."""
@@ -337,23 +352,30 @@ class GraphStore:
     @property
     def counters(self) -> DiskCounters:
         """Of all engines that read this store."""
-        return sum((disk.counters for disk in self._more_disks.values()), self.disk.counters)
+        first = self.disk if self._disk is None else self._disk  # also of a closed one
+        return sum((disk.counters for disk in self._more_disks.values()), first.counters)
 
     @cached_property
     def derived(self) -> DerivedLayouts:
         """What strategies keep beside the store's own arrays."""
         return DerivedLayouts(self.path, self.content, self._derived_elsewhere)
 
-    @cached_property
+    @property
     def disk(self) -> Disk:
-        """The engine that reads this store; made when first used."""
-        return Disk(self._disk_options)
+        """The engine that reads this store; made when first used. StoreError after `close`."""
+        if self._closed:
+            raise StoreError(f"{self.path}: this store is closed: open it again")
+        if self._disk is None:
+            self._disk = Disk(self._disk_options)
+        return self._disk
 
     def close(self) -> None:
-        if "disk" in self.__dict__:
-            self.disk.close()
-        for disk in self._more_disks.values():
-            disk.close()
+        """Ends its engines; closed twice is closed."""
+        self._closed = True
+        self.__dict__.pop("features", None)
+        for disk in (self._disk, *self._more_disks.values()):
+            if disk is not None:
+                disk.close()
 
     def __enter__(self) -> GraphStore:
         return self
@@ -368,6 +390,29 @@ class GraphStore:
 
     def __repr__(self) -> str:
         return f"GraphStore({str(self.path)!r}, nodes={self.num_nodes}, edges={self.num_edges})"
+
+
+class ArrayParts:
+    """An array of one dimension on disk: each slice of it is read, into memory of its own.
+
+    Unlike of a memory map, what cannot be read is an error.
+    """
+
+    def __init__(self, store: GraphStore, name: str) -> None:
+        self._store = store
+        self._name = name
+        self._entries = store.manifest.arrays[name].shape[0]
+
+    def __len__(self) -> int:
+        return self._entries
+
+    def __getitem__(self, at: slice | int) -> NDArray[Any]:
+        """As of numpy; slices have no step."""
+        if isinstance(at, int):
+            first = at % len(self)
+            return self._store.load_part(self._name, first, first + 1)[0]  # type: ignore[no-any-return]
+        first, last, _ = at.indices(len(self))
+        return self._store.load_part(self._name, first, max(first, last))
 
 
 class FeatureRows:
@@ -431,9 +476,9 @@ class FeatureRows:
         """Rows of `ids`, in any order and as often as wanted -> float32 [len(ids), dim]."""
         wanted = np.ascontiguousarray(ids, dtype=np.int64)
         order = np.argsort(wanted, kind="stable")
-        stored = np.empty((len(wanted), self.encoding.row_bytes), dtype=np.uint8)
+        stored = aligned_empty((len(wanted), self.encoding.row_bytes))
         self.start_read(wanted[order], stored, order).wait()
-        return decode(stored, self.encoding)
+        return decode(given(stored), self.encoding)
 
 
 def decode(stored: NDArray[np.uint8], encoding: RowEncoding) -> NDArray[np.float32]:

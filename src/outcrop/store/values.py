@@ -1,13 +1,13 @@
 """Values of arrays that are about to be used: in range, or a CorruptError that names the entry.
 
 Checksums tell what changed since it was written; this tells what was written wrong, before it is
-followed out of bounds. A pass over memory or a map, a few MB at a time.
+followed out of bounds. A pass over memory or a file, a few MB at a time.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,18 @@ from outcrop.errors import CorruptError
 _ENTRIES_AT_A_TIME = 1 << 18
 
 
-def check_offsets(path: Path, offsets: NDArray[np.int64], num_edges: int) -> None:
+class _Parts(Protocol):
+    """Slices of an array that is not in memory."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, at: slice | int) -> Any: ...
+
+
+Offsets = NDArray[np.int64] | _Parts
+
+
+def check_offsets(path: Path, offsets: Offsets, num_edges: int) -> None:
     """Offsets of neighbour lists ascend from 0 to the number of edges."""
     check_ends(path, offsets, num_edges)
     for first in range(0, len(offsets) - 1, _ENTRIES_AT_A_TIME):
@@ -31,7 +42,7 @@ def check_offsets(path: Path, offsets: NDArray[np.int64], num_edges: int) -> Non
             )
 
 
-def check_ends(path: Path, offsets: NDArray[np.int64], num_edges: int) -> None:
+def check_ends(path: Path, offsets: Offsets, num_edges: int) -> None:
     """The first and the last of them alone."""
     if int(offsets[0]) != 0 or int(offsets[-1]) != num_edges:
         raise CorruptError(

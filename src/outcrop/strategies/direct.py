@@ -1,4 +1,4 @@
-"""direct: topology memory-mapped, every row read from the drive by the disk engine; no cache.
+"""direct: topology in the page cache, every row read from the drive by the disk engine; no cache.
 
 What is left when a strategy keeps nothing: the drive at full queue depth, for each row of each
 batch. The baseline of caches, as `mmap` is the baseline of readers.
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from outcrop.gather import DiskRows, NoRows
+from outcrop.sample.topology import PAGE_THREADS, paged_topology
 from outcrop.strategies.base import Job, Means
-from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
 from outcrop.strategies.online import Gatherer, OnlineStrategy
 
 
@@ -25,7 +25,7 @@ class Direct(OnlineStrategy):
         return {"sampler": means.sizes.scratch_bytes}
 
     def __init__(self, job: Job) -> None:
-        super().__init__(job, mapped_topology(job.store), MMAP_THREADS)
+        super().__init__(job, paged_topology(job.store), PAGE_THREADS)
 
     def _gatherer(self) -> Gatherer:
         store = self._job.store

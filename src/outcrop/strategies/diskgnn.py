@@ -44,12 +44,12 @@ from outcrop.progress import Progress
 from outcrop.sample.imported import find_samples, open_samples
 from outcrop.sample.sampler import Sampler, Subgraph
 from outcrop.sample.seeds import Task
+from outcrop.sample.topology import PAGE_THREADS, paged_topology
 from outcrop.sample.trace import Trace
 from outcrop.store.derived import Layout
 from outcrop.store.store import GraphStore
 from outcrop.strategies.base import Job, Means, RunTimes, Strategy
 from outcrop.strategies.diskgnn_sizes import CPU_CACHE, Sizes
-from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
 from outcrop.strategies.offline import offline_sampler
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ class DiskGNNOptions:
     raw: bool = False
     """No cache in memory, no packing, and each row by a request of its own: the baseline."""
     topology: Literal["mmap", "cache", "memory"] = "mmap"
-    """What batches are sampled from ahead: memory-mapped, lists of some nodes in memory and the
-    others read around the page cache, or all of it in memory. None of it stays."""
+    """What batches are sampled from ahead: pages of the page cache, lists of some nodes in memory
+    and the others read around the page cache, or all of it in memory. None of it stays."""
     pipeline: Literal["on", "off"] = "on"
     """off: one batch after the other, one stage after the other, to time them."""
     samples: str | None = None
@@ -139,7 +139,7 @@ class DiskGNN(Strategy):
         self._sizes = sizes
         self._spec = sizes.spec
         self._workers = sizes.workers
-        self._topology = mapped_topology(job.store)
+        self._topology = paged_topology(job.store)
         self._opened = ExitStack()
         self._layouts: list[Layout] = []
         self._pack: Pack | None = None
@@ -237,7 +237,7 @@ class DiskGNN(Strategy):
         """A generation, in memory of its own; on the refresh's thread."""
         store, job = self._job.store, self._job
         disk_bytes = self._sizes.disk_bytes
-        sampler = job.sampler(self._topology, MMAP_THREADS)
+        sampler = job.sampler(self._topology, PAGE_THREADS)
         with ExitStack() as opened, self._two_generations():
             layout = self._sample(spec, sampler, progress)
             layouts = [opened.enter_context(layout)]
@@ -495,7 +495,7 @@ class _Run:
         self._tasks = enumerate(tasks)
         self._times = times
         self._verify = job.options.verify_rows
-        self._sampler = job.sampler(strategy._topology, MMAP_THREADS)
+        self._sampler = job.sampler(strategy._topology, PAGE_THREADS)
         self._depth = job.depth
         self._workers = min(strategy._workers, job.depth)
         self._rows: TieredRows | None = None

@@ -50,6 +50,7 @@ from outcrop.pipeline import Pipeline, Stage
 from outcrop.sample.ahead import SamplingAhead
 from outcrop.sample.sampler import Subgraph
 from outcrop.sample.seeds import Ids, Task
+from outcrop.sample.topology import PAGE_THREADS, paged_topology
 from outcrop.sample.trace import TraceReader, TraceWriter, trace_bytes
 from outcrop.store.arrays import reading_bytes
 from outcrop.store.degrees import out_degrees
@@ -62,7 +63,6 @@ from outcrop.strategies.base import (
     sampler_bytes,
 )
 from outcrop.strategies.direct import Direct
-from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
 from outcrop.strategies.online import OnlineStrategy
 
 # Longer superbatches hardly read less once the cache goes on between them, and the first batch
@@ -97,7 +97,7 @@ class GinexOptions:
     policy: Literal["belady", "static", "lru"] = "belady"
     """Who stays in the feature cache; the others are there to be compared with."""
     topology: Literal["cache", "mmap"] = "cache"
-    """Neighbour lists from the cache and the drive, or memory-mapped."""
+    """Neighbour lists from the cache and the drive, or through the page cache."""
     neighbors: float = 0.25
     """Of the memory for caches, the share of neighbour lists (split)."""
     metric: str = "out/in"
@@ -170,7 +170,7 @@ class Ginex(Strategy):
         hottest = self._hottest() if job.options.policy == "static" else None
         self.memory = self._cache_memory()
         self.topology = self._open_topology()
-        self.threads = MMAP_THREADS if self.neighbors is None else cpu_count()
+        self.threads = PAGE_THREADS if self.neighbors is None else cpu_count()
         self.policy: Policy | None = None
         self.rows: CachedRows | None = None
         if job.store.has("features"):
@@ -192,7 +192,7 @@ class Ginex(Strategy):
     def _open_topology(self) -> _core.Topology:
         job, store = self.job, self.job.store
         if job.options.topology == "mmap":
-            return mapped_topology(store)
+            return paged_topology(store)
         if self.hands_over:
             memory = self.memory
             size = neighbor_bytes(store, len(memory))

@@ -42,6 +42,7 @@ from outcrop.gather import PARTS_AT_ONCE, BufferedRows, HeldRows, NoRows
 from outcrop.parallel import cpu_count
 from outcrop.pipeline import StageTimes
 from outcrop.sample.sampler import Subgraph
+from outcrop.sample.topology import PAGE_THREADS, paged_topology
 from outcrop.strategies.base import (
     Job,
     Means,
@@ -50,7 +51,6 @@ from outcrop.strategies.base import (
     preparation_bytes,
     sampler_bytes,
 )
-from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
 from outcrop.strategies.online import Gatherer, OnlineStrategy
 
 # Of the spare memory, what samplers beyond the first may take: rows gain more from it.
@@ -96,9 +96,10 @@ class GnnDriveOptions:
     order: Literal["exact", "completion"] = "exact"
     """completion: batches reach the loop as they are done; the set of them is the same."""
     topology: Literal["auto", "mmap", "cache"] = "auto"
-    """mmap: as in the paper, through the page cache. cache: lists of some nodes in memory, the
-    others read around the page cache. auto: cache where little of it fits beside the slots, and
-    the store may be written to, since the choice of lists is kept there."""
+    """mmap: through the page cache, as in the paper; but read, so that a drive that fails is an
+    error. cache: lists of some nodes in memory, the others read around the page cache. auto: cache
+    where little of it fits beside the slots, and the store may be written to, since the choice of
+    lists is kept there."""
     buffer: float | None = None
     """Slots, in batches; None: all memory that is spare."""
     reuse: Literal["lookahead", "frequency", "lru"] = "lookahead"
@@ -168,8 +169,8 @@ class GnnDrive(OnlineStrategy):
             topology = self._neighbors.topology(job.store.load("indptr"))
             threads = cpu_count()
         else:
-            topology = mapped_topology(job.store)
-            threads = max(MMAP_THREADS // plan.samplers, 1)
+            topology = paged_topology(job.store)
+            threads = max(PAGE_THREADS // plan.samplers, 1)
         # With no batch in the loop, so many have memory to be extracted into.
         extractors = min(plan.extractors, job.depth + 1)
         super().__init__(
@@ -191,6 +192,7 @@ class GnnDrive(OnlineStrategy):
                 features.encoding.row_bytes,
                 counted=options.reuse != "lru",
                 layout=features.layout if options.riders else None,
+                shown=self._held,
             )
         self._part_nodes = _part_nodes(plan.slots, extractors, options.reuse)
         self._topology_bytes = plan.topology_bytes

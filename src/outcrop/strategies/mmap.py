@@ -12,19 +12,17 @@ from dataclasses import dataclass
 from outcrop import _core
 from outcrop.errors import OptionError
 from outcrop.gather import ArrayRows, NoRows
+from outcrop.sample.topology import PAGE_THREADS
 from outcrop.store.store import GraphStore
 from outcrop.strategies.base import Job, Means
 from outcrop.strategies.online import Gatherer, OnlineStrategy
-
-# A thread waits for each page that is not there: as many of them as the drive serves at once.
-MMAP_THREADS = 64
 
 
 @dataclass(frozen=True)
 class MmapOptions:
     """How faults are met."""
 
-    threads: int = MMAP_THREADS
+    threads: int = PAGE_THREADS
     """That fault at once, per batch."""
 
     def __post_init__(self) -> None:

@@ -13,8 +13,8 @@ from outcrop import _core
 from outcrop.cache.neighbor import NeighborCache, making_bytes, neighbor_bytes
 from outcrop.parallel import cpu_count
 from outcrop.sample.sampler import Sampler
+from outcrop.sample.topology import PAGE_THREADS, paged_topology
 from outcrop.strategies.base import Job, Means, sampler_bytes
-from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
 
 Source = Literal["mmap", "cache", "memory"]
 
@@ -34,7 +34,7 @@ def source_bytes(means: Means, source: Source) -> int:
 def offline_sampler(job: Job, source: Source, spare_bytes: int) -> Iterator[Sampler]:
     """`spare_bytes`: memory for neighbour lists beyond the least."""
     with _topology(job, source, spare_bytes) as topology:
-        threads = MMAP_THREADS if source == "mmap" else cpu_count()
+        threads = PAGE_THREADS if source == "mmap" else cpu_count()
         yield job.sampler(topology, threads)
 
 
@@ -42,7 +42,7 @@ def offline_sampler(job: Job, source: Source, spare_bytes: int) -> Iterator[Samp
 def _topology(job: Job, source: Source, spare_bytes: int) -> Iterator[_core.Topology]:
     store = job.store
     if source == "mmap":
-        yield mapped_topology(store)
+        yield paged_topology(store)
     elif source == "memory":
         yield _core.array_topology(store.load("indptr"), store.load("indices"))
     else:

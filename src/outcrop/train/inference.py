@@ -8,7 +8,7 @@ that of a full forward pass.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,19 +27,22 @@ from outcrop.pipeline import Pipeline, Stage
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import Stream, Task
-from outcrop.store.arrays import ArrayWriter, read_blocks
+from outcrop.sample.topology import PAGE_THREADS, paged_topology
+from outcrop.store.arrays import ArrayWriter
 from outcrop.store.checks import ArrayChecks
 from outcrop.store.format import RowEncoding
 from outcrop.store.locks import sync_directory
 from outcrop.store.store import FeatureRows, GraphStore
 from outcrop.store.workdir import WorkDirectory
-from outcrop.strategies.mmap import MMAP_THREADS, mapped_topology
 
 # Chunks in memory at a time (two on the way, one being computed), and for each about as much again
 # for messages and for results.
 _CHUNKS = 3
 _COPIES = 2
 _NODES_AT_A_TIME = 1 << 17
+_EDGES_AT_A_TIME = 1 << 19
+# Of a chunk, whose offsets are read to find its end: 8 MB.
+_MOST_NODES = 1 << 20
 
 
 @dataclass
@@ -91,7 +94,7 @@ def as_basic_gnn(model: nn.Module) -> BasicGNN:
 
 def least_memory(store: GraphStore, model: BasicGNN) -> int:
     """Bytes without which `infer` would refuse: for the node with the most in-edges."""
-    most, indptr = 0, store.indptr
+    most, indptr = 0, store.parts("indptr")
     for begin in range(0, store.num_nodes, _NODES_AT_A_TIME):
         bounds = indptr[begin : begin + _NODES_AT_A_TIME + 1]
         most = max(most, int(np.diff(bounds).max()))
@@ -164,7 +167,7 @@ class _Inference:
 
     def _pipeline(self, rows: FeatureRows) -> Pipeline:
         """Chunks of all nodes with their rows, read ahead."""
-        sampler = Sampler(Sampling((-1,)), mapped_topology(self._store), 0, MMAP_THREADS)
+        sampler = Sampler(Sampling((-1,)), paged_topology(self._store), 0, PAGE_THREADS)
 
         def sample(span: tuple[int, int]) -> _Chunk:
             seeds = np.arange(*span)
@@ -185,18 +188,14 @@ class _Inference:
         """Ranges of nodes whose chunks fit into memory."""
         entry_bytes = _entry_bytes(self._model, dim)
         most = self._memory_bytes // entry_bytes
-        indptr = self._store.indptr
-        begin = 0
+        begin, indptr = 0, self._store.parts("indptr")
         while begin < self._store.num_nodes:
-            # Entries of [begin, end): its nodes and all their edges; ascending in `end`.
-            end = _last_fitting(
-                lambda at, begin=begin: int(indptr[at] - indptr[begin]) + at - begin,  # type: ignore[misc]
-                begin,
-                self._store.num_nodes,
-                most,
-            )
-            if end == begin:
-                needed = (int(indptr[begin + 1] - indptr[begin]) + 1) * entry_bytes
+            offsets = indptr[begin : begin + _MOST_NODES + 1]
+            # Entries of [begin, begin + i): i nodes and all their edges; ascending in i.
+            entries = offsets - offsets[0] + np.arange(len(offsets))
+            end = begin + int(np.searchsorted(entries, most, side="right")) - 1
+            if end <= begin:
+                needed = int(entries[1]) * entry_bytes
                 raise BudgetError(
                     f"node {begin} with all its neighbours needs {format_size(needed)}; "
                     f"give at least memory={-(-needed // 10**6) + 1}MB"
@@ -253,36 +252,18 @@ class _Weighted:
         return states
 
 
-def _last_fitting(size: Callable[[int], int], low: int, high: int, most: int) -> int:
-    """The largest `at` of [low, high] with size(at) <= most, for an ascending size."""
-    while low < high:
-        middle = (low + high + 1) // 2
-        if size(middle) <= most:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
 def _gcn_scale(store: GraphStore) -> NDArray[np.float32]:
     """1 / sqrt(in-degree + 1) of every node, self loops not counted: what GCN weights edges by."""
-    indptr = store.indptr
+    indptr, indices = store.parts("indptr"), store.parts("indices")
     degree = np.empty(store.num_nodes, np.float32)
     for first in range(0, store.num_nodes, _NODES_AT_A_TIME):
         some = degree[first : first + _NODES_AT_A_TIME]
-        some[:] = np.diff(indptr[first : first + len(some) + 1])
-    degree += 1
-    dtype = store.indices.dtype
-    entry = store.manifest.arrays["indices"]
-    begin = 0
-    with store.disk.open(store.file("indices")) as file:
-        for block in read_blocks(file, entry.data_offset, entry.file_bytes):
-            sources = block.view(dtype)
-            end = begin + len(sources)
-            first = int(np.searchsorted(indptr, begin, side="right")) - 1
-            last = int(np.searchsorted(indptr, end, side="left"))
-            bounds = np.clip(indptr[first : last + 1], begin, end)
-            targets = np.repeat(np.arange(first, last), np.diff(bounds))
-            np.subtract.at(degree, targets[targets == sources], 1)
-            begin = end
+        bounds = indptr[first : first + len(some) + 1]
+        some[:] = np.diff(bounds)
+        some += 1
+        for begin in range(bounds[0], bounds[-1], _EDGES_AT_A_TIME):
+            sources = indices[begin : min(begin + _EDGES_AT_A_TIME, int(bounds[-1]))]
+            here = np.diff(np.clip(bounds, begin, begin + len(sources)))
+            targets = np.repeat(np.arange(len(some)), here)
+            np.subtract.at(some, targets[targets + first == sources], 1)
     return np.power(degree, np.float32(-0.5), out=degree)
