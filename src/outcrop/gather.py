@@ -27,6 +27,8 @@ ENCODINGS = {
 
 # Of a batch that is extracted in parts.
 PARTS_AT_ONCE = 2
+# Of a cache that is filled, at a time: enough requests to keep the drive's queue full.
+_FILL_ROWS = 1 << 16
 
 
 class ArrayRows:
@@ -78,9 +80,13 @@ class CachedRows:
             memory, dim=encoding.dim, encoding=ENCODINGS[encoding.name], threads=threads
         )
 
-    def fill(self, nodes: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
-        """Reads rows of `nodes` (ascending) into slots."""
-        self._rows.start_read(nodes, self._memory, slots).wait()
+    def fill(self, nodes: NDArray[np.int64], slots: NDArray[np.int64] | None = None) -> None:
+        """Reads rows of `nodes` (ascending) into slots; None: one after the other."""
+        for first in range(0, len(nodes), _FILL_ROWS):  # each read has copies of ids and slots
+            some = nodes[first : first + _FILL_ROWS]
+            last = first + len(some)
+            places = np.arange(first, last) if slots is None else slots[first:last]
+            self._rows.start_read(some, self._memory, places).wait()
 
     def gather(self, batch: Prepared, slots: NDArray[np.int32]) -> None:
         """`slots`: where each row is; below 0: it is read."""

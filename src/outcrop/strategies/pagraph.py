@@ -81,7 +81,7 @@ class PaGraph(OnlineStrategy):
             row_bytes = store.encoding.row_bytes
             self._cached = Static(store.num_nodes, nodes)
             self._memory = aligned_empty((max(len(nodes), 1), row_bytes))
-            CachedRows(store.features, self._memory, 1).fill(nodes, np.arange(len(nodes)))
+            CachedRows(store.features, self._memory, 1).fill(nodes)
 
     def _gatherer(self) -> Gatherer:
         store = self._job.store
