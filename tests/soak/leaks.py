@@ -20,6 +20,8 @@ from tests.stores import make_random_store
 _WARM_EPOCHS = 20
 # Of a run of hundreds of epochs: an allocator's noise, not a leak per epoch.
 _MOST_GROWTH_BYTES = 8 << 20
+# Files that threads of a run open at the same time, more in one epoch than in another.
+_MORE_FILES = 4
 
 
 def trials(folder: Path, count: int, _: int) -> Iterator[Trial]:
@@ -46,7 +48,7 @@ def _watched(folder: Path, strategy: str, epochs: int) -> dict[str, int]:
             loader.close()
     most_memory, most_threads, most_files = (max(held) for held in zip(*before, strict=True))
     assert threads <= most_threads, f"{threads} threads, {most_threads} at first"
-    assert files <= most_files, f"{files} open files, {most_files} at first"
+    assert files <= most_files + _MORE_FILES, f"{files} open files, {most_files} at first"
     assert memory - most_memory < _MOST_GROWTH_BYTES, f"{memory - most_memory} B more"
     return {"epochs watched": epochs}
 
