@@ -27,13 +27,20 @@ from outcrop.ingest.build import (
     write_attributes,
 )
 from outcrop.ingest.random_attributes import check_train_fraction, random_attributes
-from outcrop.ingest.source import Attributes, Ids, LabelStream, RowStream, in_chunks
+from outcrop.ingest.source import (
+    NODES_PER_CHUNK,
+    Attributes,
+    Ids,
+    LabelStream,
+    RowStream,
+    in_chunks,
+)
 from outcrop.parallel import cpu_count
 from outcrop.progress import SILENT, Progress
 from outcrop.store.build import StoreBuilder
 from outcrop.store.edges import EdgeSorter, RecordLayout
 from outcrop.store.format import SPLITS, Manifest
-from outcrop.store.store import GraphStore
+from outcrop.store.store import ArrayParts, GraphStore
 from outcrop.store.values import first_outside
 
 _EDGES_PER_SLICE = 1 << 16
@@ -336,7 +343,7 @@ def _copied_attributes(source: GraphStore, factor: int) -> Attributes:
             (chunk for _ in range(factor) for chunk in in_chunks(source.labels)),
         )
     splits = {
-        split: _copied_ids(source.split(split), factor, source.num_nodes)
+        split: _copied_ids(source.parts(split), factor, source.num_nodes)
         for split in SPLITS
         if split in arrays
     }
@@ -346,10 +353,10 @@ def _copied_attributes(source: GraphStore, factor: int) -> Attributes:
     return Attributes(features, labels, splits)
 
 
-def _copied_ids(ids: Ids, factor: int, num_nodes: int) -> Iterator[Ids]:
+def _copied_ids(ids: ArrayParts, factor: int, num_nodes: int) -> Iterator[Ids]:
     for copy in range(factor):
-        for chunk in in_chunks(ids):
-            yield chunk + copy * num_nodes
+        for first in range(0, len(ids), NODES_PER_CHUNK):
+            yield ids[first : first + NODES_PER_CHUNK] + copy * num_nodes
 
 
 def _copied_features(source: GraphStore, factor: int) -> RowStream:
