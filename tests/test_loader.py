@@ -37,6 +37,7 @@ from outcrop.strategies import STRATEGIES
 from outcrop.strategies.base import RunTimes
 from outcrop.strategies.memory import Memory
 from tests.conformance.contract import all_contents, check_against_store, contents
+from tests.descriptors import descriptors
 from tests.graphs import Graph
 from tests.processes import program, running
 from tests.stores import CLASSES, make_random_store, make_store, smallest_memory
@@ -562,18 +563,12 @@ def threads() -> set[threading.Thread]:
     return {t for t in threading.enumerate() if t.name.startswith("outcrop-")}
 
 
-def descriptors() -> int:
-    """But for the pages that a topology keeps for its threads: eight at most."""
-    opened = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.exists()]
-    return sum(not path.startswith("/memfd:outcrop") for path in opened)
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_nothing_is_left_behind(store: GraphStore, strategy: str) -> None:
     loader = make(store, strategy=strategy)
     next(iter(loader))  # opens what stays open
     gc.collect()
-    before = descriptors()
+    before = descriptors().files
     for _ in loader:
         break
     with pytest.raises(ZeroDivisionError):
@@ -587,7 +582,7 @@ def test_nothing_is_left_behind(store: GraphStore, strategy: str) -> None:
     del _
     gc.collect()
     assert not threads()
-    assert descriptors() == before
+    assert descriptors().files == before
     assert loader.feed._pool.held_bytes == 0
 
 

@@ -28,8 +28,10 @@ class GuardedMap {
   // What one Copy takes.
   static constexpr size_t kMostRanges = 128;
   static constexpr size_t kMostBytes = kPageBytes;
-  // Pages that are kept for the next Copy, each with a descriptor: of threads that wait for a drive
-  // there may be more, for whom making one is quick.
+  // Pages that are kept for the next Copy, each with a descriptor, since the kernel writes to a
+  // file for one thread at a time. One is made when more threads copy at once than there are pages:
+  // open descriptors may grow to this many late in a run. Of threads that wait for a drive there
+  // may be more, for whom making one is quick.
   static constexpr size_t kKeptPages = 8;
 
   // Maps the file for access at random: pages come when they are wanted, and none ahead of them.
