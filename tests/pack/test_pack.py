@@ -24,6 +24,7 @@ from outcrop.pack.individual import pack_individually
 from outcrop.pack.pieces import PIECE_BYTES, SPARE_SLOTS, PieceWriter
 from outcrop.pack.plan import CHUNKS, IDS, TABLES, PackPlan, load_plan, make_plan
 from outcrop.sample.trace import Trace
+from outcrop.store.format import seal, unseal
 from outcrop.store.store import GraphStore
 from tests.conftest import SOAK
 from tests.pack.traces import write_trace
@@ -330,6 +331,20 @@ def test_a_truncated_file_is_found_when_it_is_opened(root: Path, tmp_path: Path,
             file.truncate(cut)
         with pytest.raises(CorruptError, match=f"{cut} B, but pack.json says"):
             Pack(store.disk, tmp_path / "pack")
+
+
+@pytest.mark.parametrize("row_bytes", [2**40, 2**62])
+def test_rows_larger_than_the_file_of_chunks_are_refused(
+    root: Path, tmp_path: Path, row_bytes: int
+) -> None:
+    folder = tmp_path / "pack"
+    with GraphStore(make(root, 100)) as store:
+        plan = plan_of(store, tmp_path, random_batches(1, 6, 2000), cache_rows=100)
+        write_pack(store.disk, folder, plan, fill_batched(store))
+        header = unseal((folder / "pack.json").read_bytes(), "header")
+        (folder / "pack.json").write_bytes(seal(header | {"row_bytes": row_bytes}))
+        with pytest.raises(CorruptError, match=f"pack.json: .* rows of {row_bytes} B each"):
+            Pack(store.disk, folder)
 
 
 @pytest.mark.parametrize("fault", ["fail_read_at", "fail_write_at"])

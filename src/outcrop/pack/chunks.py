@@ -126,6 +126,7 @@ class Pack(AbstractContextManager["Pack"]):
         self._index = _load(disk, folder, header.index)
         self.cached: Ids = _load(disk, folder, header.cached)
         """Nodes whose rows belong into memory, ascending: their places are slots."""
+        self._check_row_bytes(folder, header)
         self.device: Ids = self.cached[:0]
         """Nodes whose rows belong onto the device, ascending: their places are its slots."""
         if header.device is not None:
@@ -134,6 +135,16 @@ class Pack(AbstractContextManager["Pack"]):
             self.cached = self.cached[~self._on_device]
         self._tables = _opened(disk, folder / TABLES, header.table_bytes)
         self._chunks = _opened(disk, folder / CHUNKS, header.chunk_bytes)
+
+    def _check_row_bytes(self, folder: Path, header: _Header) -> None:
+        """No checksum has them: memory for rows that cannot be there would be asked for."""
+        chunks = self._index["packed"] if self.packed else self._index["packed"][-1:]
+        most = max(len(self.cached), int(chunks.max(initial=0)))
+        if most * self.row_bytes > header.chunk_bytes:
+            raise CorruptError(
+                f"{folder / _HEADER}: {most} rows of {self.row_bytes} B each are not in the "
+                f"{header.chunk_bytes} B of {CHUNKS}"
+            )
 
     def __len__(self) -> int:
         """Batches."""
