@@ -75,6 +75,10 @@ class BeladyHandle {
     belady_.Clear();
     Expect();
   }
+  void Restore(Array1<const int64_t> nodes) {
+    Expect();
+    belady_.Restore(Span(nodes));
+  }
   std::span<const int64_t> nodes() const { return belady_.nodes(); }
   const Changes& changes() const { return changes_; }
 
@@ -104,6 +108,8 @@ class LruHandle {
   }
 
   void Clear() { lru_.Clear(); }
+  void Restore(Array1<const int64_t> nodes) { lru_.Restore(Span(nodes)); }
+  std::span<const int64_t> nodes() const { return lru_.nodes(); }
   const Changes& changes() const { return changes_; }
 
  private:
@@ -135,8 +141,13 @@ class StaticSlotsHandle {
 };
 
 template <typename Handle>
-void BindChanges(nb::class_<Handle>& bound) {
-  bound
+void BindContents(nb::class_<Handle>& bound) {
+  bound.def("clear", &Handle::Clear, Unlocked())
+      .def("restore", &Handle::Restore, nb::arg("nodes").noconvert(), Unlocked())
+      .def_prop_ro("nodes",
+                   [](nb::handle_t<Handle> self) {
+                     return ViewOf<int64_t>(nb::cast<Handle&>(self).nodes(), self);
+                   })
       .def_prop_ro("in_positions",
                    [](nb::handle_t<Handle> self) {
                      return ViewOf<uint32_t>(nb::cast<Handle&>(self).changes().positions, self);
@@ -161,20 +172,14 @@ void BindCache(nb::module_& m) {
       .def("step", &BeladyHandle::Step, nb::arg("t"), nb::arg("nodes").noconvert(),
            nb::arg("next").noconvert(), nb::arg("slots").noconvert(), Unlocked())
       .def("end", &BeladyHandle::End, Unlocked())
-      .def("clear", &BeladyHandle::Clear, Unlocked())
-      .def_prop_ro("nodes",
-                   [](nb::handle_t<BeladyHandle> self) {
-                     return ViewOf<int64_t>(nb::cast<BeladyHandle&>(self).nodes(), self);
-                   })
       .def_ro_static("slot_bytes", &Belady::kSlotBytes);
-  BindChanges(belady);
+  BindContents(belady);
   nb::class_<LruHandle> lru(m, "Lru");
   lru.def(nb::init<int64_t, uint64_t>(), nb::arg("num_nodes"), nb::arg("slots"))
       .def("step", &LruHandle::Step, nb::arg("nodes").noconvert(), nb::arg("slots").noconvert(),
            Unlocked())
-      .def("clear", &LruHandle::Clear, Unlocked())
       .def_ro_static("slot_bytes", &Lru::kSlotBytes);
-  BindChanges(lru);
+  BindContents(lru);
   nb::class_<StaticSlotsHandle>(m, "StaticSlots")
       .def(nb::init<int64_t, Array1<const int64_t>>(), nb::arg("num_nodes"),
            nb::arg("nodes").noconvert())

@@ -140,4 +140,10 @@ void Belady::Clear() {
   residents_.Clear();
 }
 
+void Belady::Restore(std::span<const int64_t> nodes) {
+  uses_.reset();
+  residents_.Close();
+  residents_.Restore(nodes);
+}
+
 }  // namespace outcrop::cache

@@ -57,6 +57,12 @@ class Belady {
   // Forgets the contents.
   void Clear();
 
+  // As after a superbatch that ended with these contents, which are as nodes() gives them. For a
+  // moment it takes a table of its nodes. Throws std::invalid_argument, and keeps the contents,
+  // where there are not as many as slots, or a node is not in the graph, or in two slots.
+  void Restore(std::span<const int64_t> nodes);
+
+  // What is in each slot; -1: nothing.
   std::span<const int64_t> nodes() const { return residents_.nodes(); }
 
  private:

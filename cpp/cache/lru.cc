@@ -58,4 +58,21 @@ void Lru::Clear() {
   oldest_ = newest_ = kEnd;
 }
 
+void Lru::Restore(std::span<const int64_t> nodes) {
+  residents_.Close();  // its table and that of the check need not exist at once
+  try {
+    residents_.Restore(nodes);
+  } catch (const std::invalid_argument&) {
+    residents_.Open();
+    throw;
+  }
+  residents_.Open();
+  oldest_ = newest_ = kEnd;
+  for (uint32_t slot = 0; slot < residents_.slots(); ++slot) {
+    if (residents_.nodes()[slot] == Residents::kNobody) continue;
+    used_[slot] = step_;
+    Append(slot);
+  }
+}
+
 }  // namespace outcrop::cache

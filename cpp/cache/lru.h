@@ -24,6 +24,12 @@ class Lru {
   void Step(std::span<const int64_t> nodes, std::span<int32_t> slots, Changes& changes);
   void Clear();
 
+  // The contents, by slot, as nodes() gives them; the lower its slot, the longer ago a row counts
+  // as used. Throws as Belady's, and has changed nothing then.
+  void Restore(std::span<const int64_t> nodes);
+
+  std::span<const int64_t> nodes() const { return residents_.nodes(); }
+
  private:
   static constexpr uint32_t kEnd = 0xFFFFFFFF;
 

@@ -1,9 +1,12 @@
 // Residents: who is in which slot of a cache.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <stdexcept>
+#include <string>
 
 #include "budget/buffer.h"
 #include "cache/node_table.h"
@@ -30,11 +33,13 @@ class Residents {
   // By slot; kNobody where it is free.
   std::span<const int64_t> nodes() const { return nodes_; }
 
+  // What follows depends on nodes() alone, not on how they came there.
   void Open() {
     table_.emplace(num_nodes_, slots());
     for (uint32_t slot = 0; slot < slots(); ++slot) {
       if (nodes_[slot] != kNobody) table_->Set(nodes_[slot], slot);
     }
+    ListFree();
   }
   void Close() { table_.reset(); }
 
@@ -64,16 +69,51 @@ class Residents {
     }
   }
 
-  // Everybody leaves.
+  // Everybody leaves. REQUIRES: closed.
   void Clear() {
-    free_count_ = slots();
-    for (uint32_t i = 0; i < slots(); ++i) {
-      nodes_[i] = kNobody;
-      free_[i] = slots() - 1 - i;  // so that slots are taken in ascending order
-    }
+    std::fill_n(nodes_.data(), nodes_.size(), kNobody);
+    ListFree();
+  }
+
+  // Others take their place, as nodes() gives them. REQUIRES: closed. Throws std::invalid_argument,
+  // and leaves everything as it was, where that cannot be: another number of slots, a node that
+  // the graph does not have, or one in two slots.
+  void Restore(std::span<const int64_t> nodes) {
+    Check(nodes);
+    std::copy(nodes.begin(), nodes.end(), nodes_.data());
+    ListFree();
   }
 
  private:
+  void Check(std::span<const int64_t> nodes) const {
+    if (nodes.size() != slots()) {
+      throw std::invalid_argument("contents need an entry for each of the " +
+                                  std::to_string(slots()) + " slots (got " +
+                                  std::to_string(nodes.size()) + ")");
+    }
+    NodeTable seen(num_nodes_, slots());
+    for (uint32_t slot = 0; slot < slots(); ++slot) {
+      const int64_t node = nodes[slot];
+      if (node == kNobody) continue;
+      if (node < 0 || node >= num_nodes_) {
+        throw std::invalid_argument("contents are node ids up to " +
+                                    std::to_string(num_nodes_ - 1) + ", or -1 (got " +
+                                    std::to_string(node) + ")");
+      }
+      if (seen.Exchange(node, slot) != NodeTable::kNone) {
+        throw std::invalid_argument("a node is in one slot only (got node " + std::to_string(node) +
+                                    " twice)");
+      }
+    }
+  }
+
+  void ListFree() {
+    free_count_ = 0;
+    for (uint32_t slot = slots(); slot-- > 0;) {  // so that slots are taken in ascending order
+      if (nodes_[slot] == kNobody) free_[free_count_++] = slot;
+    }
+  }
+
   const int64_t num_nodes_;
   budget::Buffer<int64_t> nodes_;  // by slot
   budget::Buffer<uint32_t> free_;  // the first free_count_ are free slots

@@ -3,6 +3,8 @@
 
 #include <map>
 #include <random>
+#include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "cache/belady.h"
@@ -81,6 +83,8 @@ class Slots {
     }
   }
 
+  void Hold(std::vector<int64_t> nodes) { held_ = std::move(nodes); }
+
   int reads = 0;
 
  private:
@@ -99,32 +103,43 @@ int LruReads(const Batches& batches, int64_t nodes, uint32_t slots) {
   return real.reads;
 }
 
+// A superbatch -> where its rows were found, and which slots were written.
+std::vector<int64_t> PlanSuperbatch(Belady& belady, const Batches& batches, Slots& real) {
+  std::vector<int64_t> done;
+  Changes changes;
+  const auto count = static_cast<uint32_t>(batches.size());
+  std::vector<std::vector<uint32_t>> next(count);
+  belady.Begin(count, 10);
+  for (uint32_t t = count; t-- > 0;) {
+    next[t].resize(batches[t].size());
+    belady.LookBack(t, batches[t], next[t]);
+  }
+  belady.TurnAround();
+  for (uint32_t t = 0; t < count; ++t) {
+    std::vector<int32_t> found(batches[t].size());
+    belady.Step(t, batches[t], next[t], found, changes);
+    real.CarryOut(batches[t], found, changes);
+    done.insert(done.end(), found.begin(), found.end());
+    for (size_t i = 0; i < changes.slots.size(); ++i) done.push_back(changes.slots[i]);
+  }
+  belady.End();
+  return done;
+}
+
 int BeladyReads(const Batches& batches, int64_t nodes, uint32_t slots, bool goes_on) {
   Belady belady(nodes, slots, goes_on);
   Slots real(slots);
-  Changes changes;
-  const auto count = static_cast<uint32_t>(batches.size());
   for (int superbatch = 0; superbatch < 2; ++superbatch) {
     if (!goes_on) {
       belady.Clear();
       real = Slots(slots);
     }
-    std::vector<std::vector<uint32_t>> next(count);
-    belady.Begin(count, 10);
-    for (uint32_t t = count; t-- > 0;) {
-      next[t].resize(batches[t].size());
-      belady.LookBack(t, batches[t], next[t]);
-    }
-    belady.TurnAround();
-    for (uint32_t t = 0; t < count; ++t) {
-      std::vector<int32_t> found(batches[t].size());
-      belady.Step(t, batches[t], next[t], found, changes);
-      real.CarryOut(batches[t], found, changes);
-    }
-    belady.End();
+    PlanSuperbatch(belady, batches, real);
   }
   return real.reads;
 }
+
+std::vector<int64_t> Copy(std::span<const int64_t> nodes) { return {nodes.begin(), nodes.end()}; }
 
 TEST_CASE("plans find the right rows, and Belady reads no more than LRU") {
   std::mt19937 random(3);
@@ -136,6 +151,90 @@ TEST_CASE("plans find the right rows, and Belady reads no more than LRU") {
       CHECK(BeladyReads(batches, nodes, slots, true) <= 2 * lru);
     }
   }
+}
+
+TEST_CASE("a restored Belady plans just as the one that its contents are from") {
+  std::mt19937 random(4);
+  for (const int64_t nodes : {int64_t{100}, int64_t{1} << 33}) {
+    for (const uint32_t slots : {0U, 1U, 7U, 60U, 200U}) {
+      for (const bool goes_on : {false, true}) {
+        Belady one(nodes, slots, goes_on);
+        Slots real(slots);
+        for (int superbatch = 0; superbatch < 3; ++superbatch) {
+          PlanSuperbatch(one, RandomBatches(random, nodes), real);
+        }
+        const std::vector<int64_t> contents = Copy(one.nodes());
+        Belady other(nodes, slots, goes_on);
+        Slots same = real;
+        const Batches left = RandomBatches(random, nodes);
+        PlanSuperbatch(other, left, same);  // whatever was there is forgotten
+        other.Restore(contents);
+        CHECK(Copy(other.nodes()) == contents);
+        same = real;
+        CHECK(PlanSuperbatch(other, left, same) == PlanSuperbatch(one, left, real));
+        CHECK(same.reads == real.reads);
+        CHECK(Copy(other.nodes()) == Copy(one.nodes()));
+      }
+    }
+  }
+}
+
+TEST_CASE("Belady is restored in the middle of a superbatch") {
+  const Batches batches{{1, 2}, {3, 1}, {2, 3}};
+  Belady belady(10, 2, true);
+  belady.Begin(3, 10);
+  std::vector<uint32_t> next(2);
+  belady.LookBack(2, batches[2], next);
+  belady.Restore(std::vector<int64_t>{3, -1});
+  Slots real(2);
+  real.Hold({3, -1});
+  PlanSuperbatch(belady, batches, real);
+  CHECK(real.reads == 3);  // 1 and 2, and 2 again
+}
+
+TEST_CASE("in a restored LRU the lower slots leave first") {
+  Lru lru(10, 3);
+  Changes changes;
+  std::vector<int32_t> found(1);
+  lru.Step(std::vector<int64_t>{9}, found, changes);
+  lru.Restore(std::vector<int64_t>{5, -1, 3});
+  CHECK(Copy(lru.nodes()) == std::vector<int64_t>{5, -1, 3});
+  Slots real(3);
+  real.Hold({5, -1, 3});
+  const auto step = [&](int64_t node) {
+    const std::vector<int64_t> batch{node};
+    lru.Step(batch, found, changes);
+    real.CarryOut(batch, found, changes);
+    return found[0] == kMiss ? static_cast<int32_t>(changes.slots[0]) : found[0];
+  };
+  CHECK(step(9) == 1);  // the free slot
+  CHECK(step(7) == 0);  // for 5
+  CHECK(step(3) == 2);
+  CHECK(step(4) == 1);  // for 9: 3 was used since
+  CHECK(real.reads == 3);
+}
+
+template <typename Policy>
+void RefusesWrongContents(Policy policy) {
+  const std::vector<int64_t> good{4, -1, 9};
+  policy.Restore(good);
+  for (const std::vector<int64_t>& wrong : std::vector<std::vector<int64_t>>{
+           {4, 9}, {4, 9, -1, -1}, {4, 10, -1}, {-2, 4, 9}, {4, 9, 4}, {}}) {
+    CHECK_THROWS_AS(policy.Restore(wrong), std::invalid_argument);
+    CHECK(Copy(policy.nodes()) == good);
+  }
+}
+
+TEST_CASE("contents that cannot be are refused, and those before stay") {
+  RefusesWrongContents(Belady(10, 3, true));
+  RefusesWrongContents(Lru(10, 3));
+  Lru lru(10, 1);
+  lru.Restore(std::vector<int64_t>{4});
+  CHECK_THROWS_AS(lru.Restore(std::vector<int64_t>{10}), std::invalid_argument);
+  std::vector<int32_t> found(1);
+  Changes changes;
+  lru.Step(std::vector<int64_t>{4}, found, changes);
+  CHECK(found[0] == 0);
 }
 
 TEST_CASE("rows go from slots to their places and back") {

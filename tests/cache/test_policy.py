@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import itertools
+import os
 import tracemalloc
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from time import monotonic, sleep
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outcrop.cache.policy import Belady, Lru, Plan, Policy, Static, choosing_bytes, most_out_edges
+from outcrop.cache.policy import (
+    Belady,
+    Changes,
+    Lru,
+    Plan,
+    Policy,
+    Static,
+    choosing_bytes,
+    most_out_edges,
+)
 from outcrop.disk import Disk
-from outcrop.errors import CorruptError
+from outcrop.errors import CancelledError, CorruptError
 from outcrop.sample.sampler import Subgraph
 from outcrop.sample.seeds import Stream, Task
 from outcrop.sample.trace import TraceReader, TraceWriter
@@ -22,6 +35,12 @@ from tests.cache.folders import fresh_folder
 
 NODES = 8
 Batches = Sequence[Sequence[int]]
+POLICIES: dict[str, Callable[[int, bool], Policy]] = {
+    "belady": lambda slots, keeps: Belady(NODES, slots, keeps=keeps),
+    "lru": lambda slots, keeps: Lru(NODES, slots, keeps=keeps),
+    "static": lambda slots, keeps: Static(NODES, np.arange(min(slots, NODES)), keeps=keeps),
+}
+every_policy = pytest.mark.parametrize("make", POLICIES.values(), ids=POLICIES.keys())
 
 
 @pytest.fixture(scope="module")
@@ -49,19 +68,30 @@ class Cache:
         self.reads = 0
 
     def carry_out(self, plan: Plan, batches: Batches) -> None:
+        self.fill(plan)
+        for batch, changes in zip(batches, plan.scan(), strict=True):
+            self.step(batch, changes)
+
+    def fill(self, plan: Plan) -> None:
         assert (np.diff(plan.fill_nodes) > 0).all()
         self.slots[plan.fill_slots] = plan.fill_nodes
         self.reads += len(plan.fill_nodes)
-        for batch, changes in zip(batches, plan.scan(), strict=True):
-            nodes = np.array(batch, np.int64)
-            hits = changes.slots >= 0
-            assert np.array_equal(self.slots[changes.slots[hits]], nodes[hits])
-            missed = set(nodes[~hits].tolist())
-            self.reads += len(missed)
-            entering = nodes[changes.in_positions]
-            assert set(entering.tolist()) <= missed
-            assert len(set(changes.in_slots.tolist())) == len(changes.in_slots)
-            self.slots[changes.in_slots] = entering
+
+    def step(self, batch: Sequence[int], changes: Changes) -> None:
+        nodes = np.array(batch, np.int64)
+        hits = changes.slots >= 0
+        assert np.array_equal(self.slots[changes.slots[hits]], nodes[hits])
+        missed = set(nodes[~hits].tolist())
+        self.reads += len(missed)
+        entering = nodes[changes.in_positions]
+        assert set(entering.tolist()) <= missed
+        assert len(set(changes.in_slots.tolist())) == len(changes.in_slots)
+        self.slots[changes.in_slots] = entering
+
+    def holds(self, contents: np.ndarray) -> bool:
+        """Whatever else it holds."""
+        taken = np.flatnonzero(contents >= 0)
+        return bool((self.slots[taken] == contents[taken]).all())
 
 
 def reads(
@@ -79,9 +109,9 @@ def reads(
     return cache.reads
 
 
-def fewest_reads(slots: int, batches: Batches) -> int:
+def fewest_reads(slots: int, batches: Batches, cached_before: Sequence[int] = ()) -> int:
     """By trying everything: after a batch, any of what was cached and of the batch may stay."""
-    costs = {frozenset[int](): 0}
+    costs = {frozenset(cached_before): 0}
     for batch in batches:
         wanted, following = set(batch), dict[frozenset[int], int]()
         for cached, cost in costs.items():
@@ -129,15 +159,7 @@ def test_a_filled_cache_reads_its_fill_and_never_beats_the_optimum(
 
 @given(superbatches=st.lists(batches_of(), min_size=1, max_size=3), slots=st.integers(0, 9))
 @pytest.mark.parametrize("keeps", [False, True])
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda slots, keeps: Belady(NODES, slots, keeps=keeps),
-        lambda slots, keeps: Lru(NODES, slots, keeps=keeps),
-        lambda slots, keeps: Static(NODES, np.arange(min(slots, NODES)), keeps=keeps),
-    ],
-    ids=["belady", "lru", "static"],
-)
+@every_policy
 def test_every_plan_finds_the_right_rows(
     disk: Disk,
     make: Callable[[int, bool], Policy],
@@ -149,6 +171,213 @@ def test_every_plan_finds_the_right_rows(
     found = reads(disk, policy, slots, superbatches)
     policy.clear()
     assert reads(disk, policy, slots, superbatches) == found
+
+
+def same_changes(found: Changes, expected: Changes) -> bool:
+    return all(map(np.array_equal, found, expected))
+
+
+@given(superbatches=st.lists(batches_of(), min_size=2, max_size=3), slots=st.integers(0, 9))
+def test_a_restored_belady_plans_just_as_the_one_that_its_contents_are_from(
+    disk: Disk, superbatches: list[list[list[int]]], slots: int
+) -> None:
+    one, contents = Belady(NODES, slots), None
+    cache = Cache(slots)
+    for batches in superbatches:
+        with fresh_folder() as folder:
+            trace = trace_of(disk, folder / "trace", batches)
+            other = Belady(NODES, slots)
+            other.restore(contents)
+            last = len(batches) - 1
+            with (
+                trace,
+                one.plan(trace, disk, folder / "one", ends=[last]) as plan,
+                other.plan(trace, disk, folder / "other") as restored,
+            ):
+                assert all(map(same_changes, restored.scan(), plan.scan()))
+                cache.carry_out(restored, batches)
+                contents = plan.contents(last)
+            assert contents is not None and cache.holds(contents)
+
+
+@st.composite
+def contents_of(draw: st.DrawFn, most: int = 5) -> np.ndarray:
+    """Any nodes in any slots, some of these empty."""
+    some = draw(st.lists(st.integers(0, NODES - 1), unique=True, max_size=most))
+    empty = [-1] * draw(st.integers(0, most - len(some)))
+    return np.array(draw(st.permutations(some + empty)), np.int64)
+
+
+@given(batches=batches_of(), contents=contents_of())
+def test_from_any_contents_belady_reads_as_little_as_can_be(
+    disk: Disk, batches: list[list[int]], contents: np.ndarray
+) -> None:
+    policy, cache = Belady(NODES, len(contents)), Cache(len(contents))
+    policy.restore(contents)
+    cache.slots[:] = contents
+    with (
+        fresh_folder() as folder,
+        trace_of(disk, folder / "trace", batches) as trace,
+        policy.plan(trace, disk, folder) as plan,
+    ):
+        cache.carry_out(plan, batches)
+    before = contents[contents >= 0].tolist()
+    assert cache.reads == fewest_reads(len(contents), batches, before)
+
+
+@given(batches=batches_of(2), slots=st.integers(0, 9), data=st.data())
+@pytest.mark.parametrize("keeps", [False, True])
+@every_policy
+def test_a_superbatch_is_entered_in_its_middle(
+    disk: Disk,
+    make: Callable[[int, bool], Policy],
+    keeps: bool,
+    batches: list[list[int]],
+    slots: int,
+    data: st.DataObject,
+) -> None:
+    cut = data.draw(st.integers(1, len(batches)))
+    cache, policy, other = Cache(slots), make(slots, keeps), make(slots, keeps)
+    with fresh_folder() as folder, trace_of(disk, folder / "trace", batches) as trace:
+        with policy.plan(trace, disk, folder / "whole", first=0, ends={cut - 1}) as whole:
+            with make(slots, keeps).plan(trace, disk, folder / "same") as same:
+                assert all(map(same_changes, whole.scan(), same.scan()))
+            contents = whole.contents(cut - 1)
+            cache.fill(whole)
+            for t in range(cut):
+                cache.step(batches[t], whole.record(t))
+            before = cache.reads
+            entered = Cache(slots)
+            entered.slots[:] = cache.slots
+            for batch, changes in zip(batches[cut:], whole.scan(cut), strict=True):
+                cache.step(batch, changes)
+        assert contents is not None and entered.holds(contents)
+        other.restore(contents)
+        with other.plan(
+            trace, disk, folder / "rest", first=cut, ends={0, len(batches) - 1}
+        ) as rest:
+            assert (rest.first, rest.batches) == (cut, len(batches) - cut)
+            entered.carry_out(rest, batches[cut:])
+            left = rest.contents(len(batches) - 1)
+            assert cut == len(batches) or (left is not None and entered.holds(left))
+        if keeps and not isinstance(policy, Lru):  # which forgets who was used last
+            assert entered.reads == cache.reads - before
+
+
+@given(batches=batches_of(2), slots=st.integers(0, 5), data=st.data())
+@every_policy
+def test_a_stopped_plan_leaves_nothing_behind(
+    disk: Disk,
+    make: Callable[[int, bool], Policy],
+    batches: list[list[int]],
+    slots: int,
+    data: st.DataObject,
+) -> None:
+    policy, cache = make(slots, True), Cache(slots)
+    calls = 0
+
+    def stop() -> None:
+        nonlocal calls
+        if calls == 0:
+            raise CancelledError("enough")
+        calls -= 1
+
+    with fresh_folder() as folder, trace_of(disk, folder / "trace", batches) as trace:
+        with policy.plan(trace, disk, folder) as plan:
+            cache.carry_out(plan, batches)
+        before = cache.reads
+        passes = 2 if isinstance(policy, Belady) else 1
+        calls = data.draw(st.integers(0, passes * len(batches) - 1))
+        with pytest.raises(CancelledError, match="enough") as _held:
+            policy.plan(trace, disk, folder, ends=range(len(batches)), stop=stop)
+        assert os.listdir(folder) == ["trace"]
+        assert all_are_closed(folder)
+        calls = passes * len(batches)
+        with policy.plan(trace, disk, folder, stop=stop) as plan:  # as with an empty cache
+            assert calls == 0
+            cache.carry_out(plan, batches)
+        assert cache.reads == 2 * before
+
+
+def open_files() -> list[str]:
+    """Also those that were removed."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+    return found
+
+
+def all_are_closed(folder: Path) -> bool:
+    """The plan's files; threads of the engine drop one a moment after its last transfer."""
+    names = tuple(f"{folder}/{name}" for name in ("changes", "contents", "next_uses"))
+    deadline = monotonic() + 5
+    while any(path.startswith(names) for path in open_files()):
+        if monotonic() > deadline:
+            return False
+        sleep(0.001)
+    return True
+
+
+def test_records_of_a_plan_are_read_by_several_threads(disk: Disk, tmp_path: Path) -> None:
+    rng = np.random.default_rng(7)
+    batches = [rng.permutation(5000)[: rng.integers(0, 5000)].tolist() for _ in range(12)]
+    with (
+        trace_of(disk, tmp_path / "trace", batches, 5000) as trace,
+        Belady(5000, 700).plan(trace, disk, tmp_path, first=2) as plan,
+    ):
+        expected = list(plan.scan())
+        order = rng.integers(2, 12, 200).tolist()
+        with ThreadPoolExecutor(4) as pool:
+            for t, found in zip(order, pool.map(plan.record, order), strict=True):
+                assert same_changes(found, expected[t - 2])
+        for t in (1, 12):
+            with pytest.raises(IndexError, match=rf"\[2, 12\) are planned \(got {t}\)"):
+                plan.record(t)
+        assert list(plan.scan(12)) == []
+        with pytest.raises(IndexError, match="are planned"):
+            list(plan.scan(1))
+
+
+def test_contents_are_kept_where_they_are_asked_for(disk: Disk, tmp_path: Path) -> None:
+    with trace_of(disk, tmp_path / "trace", [[1, 2], [3], [1, 2]]) as trace:
+        with Lru(NODES, 2).plan(trace, disk, tmp_path / "lru", ends=[1, 0, 1]) as plan:
+            found = [plan.contents(t) for t in range(3)]
+            assert [None if c is None else c.tolist() for c in found] == [[1, 2], [3, 2], None]
+        with Belady(NODES, 2).plan(trace, disk, tmp_path / "belady") as plan:
+            assert plan.contents(1) is None
+            assert not (tmp_path / "belady" / "contents").exists()
+        static = Static(NODES, ids(4, 5))
+        with static.plan(trace, disk, tmp_path / "static", ends=[1]) as plan:
+            static.restore(plan.contents(1))
+            assert not (tmp_path / "static" / "contents").exists()
+        for contents, fills in [(ids(4, 5), 0), (ids(4, 6), 2), (None, 2)]:
+            static.restore(contents)
+            with static.plan(trace, disk, tmp_path / "again") as plan:
+                assert len(plan.fill_nodes) == fills
+        with pytest.raises(IndexError, match=r"below 3 \(got \[3\]\)"):
+            static.plan(trace, disk, tmp_path, ends=[3])
+        with pytest.raises(IndexError, match=r"batch 0 to 3 \(got 4\)"):
+            static.plan(trace, disk, tmp_path, first=4)
+
+
+@pytest.mark.parametrize("kind", [Belady, Lru])
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        ([1, 2], r"each of the 3 slots \(got 2\)"),
+        ([1, 2, 3, 4], r"each of the 3 slots \(got 4\)"),
+        ([1, 2, 8], r"up to 7, or -1 \(got 8\)"),
+        ([1, -2, 3], r"up to 7, or -1 \(got -2\)"),
+        ([1, -1, 1], r"got node 1 twice"),
+    ],
+)
+def test_contents_that_cannot_be_are_refused(
+    kind: type[Belady | Lru], contents: list[int], message: str
+) -> None:
+    policy = kind(NODES, 3)
+    with pytest.raises(ValueError, match=message):
+        policy.restore(ids(*contents))
 
 
 def test_belady_is_never_above_the_other_policies(disk: Disk) -> None:

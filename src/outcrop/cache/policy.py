@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
 from outcrop.cache.spill import Spill
-from outcrop.disk import Disk
+from outcrop.disk import Disk, Recycled
 from outcrop.sample.seeds import Ids
 from outcrop.sample.trace import TraceReader
 
 _CHANGES = (np.int32, np.uint32, np.uint32)
 _NODES_AT_A_TIME = 1 << 17
 _LOW_BITS, _LOW_MASK = 16, 0xFFFF
+
+
+def nothing() -> None:
+    """What is called between batches where nobody wants to stop."""
 
 
 class Changes(NamedTuple):
@@ -36,13 +40,32 @@ class Changes(NamedTuple):
 
 @dataclass
 class Plan(AbstractContextManager["Plan"]):
-    """The changes of a superbatch, on disk."""
+    """The changes of a superbatch from some batch on, on disk."""
 
-    batches: int
+    first: int
+    """The batch that the plan begins with."""
     fill_nodes: Ids
     """Rows that are read before the first batch, ascending, and their slots."""
     fill_slots: Ids
     changes: Spill
+    """Record i is of batch first + i."""
+    files: ExitStack
+    """Of the plan: closed with it."""
+    kept: tuple[int, ...] = ()
+    """Batches after which the contents were kept ..."""
+    kept_contents: Spill | None = None
+    """... and these; None where none were."""
+    always: Ids | None = None
+    """The contents, where they never change."""
+    _memory: Recycled = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._memory = Recycled(self.changes.largest_bytes)
+
+    @property
+    def batches(self) -> int:
+        """How many are planned."""
+        return len(self.changes)
 
     def take_fill(self) -> tuple[Ids, Ids]:
         """fill_nodes and fill_slots, which are empty from then on: they are large."""
@@ -50,16 +73,89 @@ class Plan(AbstractContextManager["Plan"]):
         self.fill_nodes = self.fill_slots = np.empty(0, np.int64)
         return taken
 
-    def scan(self) -> Iterator[Changes]:
-        for arrays in self.changes.scan(range(self.batches)):
+    def scan(self, first: int | None = None) -> Iterator[Changes]:
+        """The changes of batch `first` and of all that follow; without it, of all."""
+        begin = 0 if first is None else self._number(first, last=self.batches)
+        for arrays in self.changes.scan(range(begin, self.batches)):
             yield Changes(*arrays)
             del arrays
 
+    def record(self, t: int) -> Changes:
+        """The changes of batch t, in memory that is used again once it is dropped.
+
+        From any thread: in the end the plan holds as much memory as was ever in use at once.
+        """
+        return Changes(*self.changes.read(self._number(t, last=self.batches - 1), self._memory))
+
+    def contents(self, t: int) -> Ids | None:
+        """What is in each slot after batch t, -1 for nothing; None where that was not kept."""
+        if self.kept_contents is None or t not in self.kept:
+            return self.always
+        contents: Ids = self.kept_contents.read(self.kept.index(t))[0]
+        return contents
+
+    def _number(self, t: int, last: int) -> int:
+        """Of a batch's record, which is `last` at most."""
+        if not 0 <= t - self.first <= last:
+            planned = f"[{self.first}, {self.first + self.batches})"
+            raise IndexError(f"the batches {planned} are planned (got {t})")
+        return t - self.first
+
     def close(self) -> None:
-        self.changes.close()
+        self.files.close()
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class _Draft(AbstractContextManager["_Draft"]):
+    """A plan in the making. What is not finished is removed."""
+
+    def __init__(self, disk: Disk, folder: Path, first: int, ends: Collection[int]) -> None:
+        self.first = first
+        self._disk = disk
+        self._folder = folder
+        self._ends = frozenset(ends)
+        self._files = ExitStack()
+        self._changes = self._files.enter_context(self.spill("changes", _CHANGES))
+        self._contents: Spill | None = None
+        self._kept: list[int] = []
+
+    def spill(self, name: str, dtypes: Sequence[Any]) -> Spill:
+        return Spill(self._disk, self._folder / name, dtypes)
+
+    def append(self, changes: Changes, contents: Ids | None = None) -> None:
+        """`contents`: after these changes; unless they never change."""
+        t = self.first + len(self._changes)
+        self._changes.append(*changes)
+        if contents is not None and t in self._ends:
+            self._keep(t, contents)
+
+    def _keep(self, t: int, contents: Ids) -> None:
+        if self._contents is None:
+            self._contents = self._files.enter_context(self.spill("contents", [np.int64]))
+        self._contents.append(contents)
+        self._kept.append(t)
+
+    def finish(self, fill_nodes: Ids, fill_slots: Ids, always: Ids | None = None) -> Plan:
+        """`always`: the contents that never change."""
+        self._changes.seal()
+        if self._contents is not None:
+            self._contents.seal()
+        files = self._files.pop_all()
+        return Plan(
+            self.first,
+            fill_nodes,
+            fill_slots,
+            self._changes,
+            files,
+            kept=tuple(self._kept),
+            kept_contents=self._contents,
+            always=always,
+        )
+
+    def __exit__(self, *_: object) -> None:
+        self._files.close()
 
 
 class Policy(ABC):
@@ -72,13 +168,53 @@ class Policy(ABC):
         """`keeps`: whether the slots keep their rows from one superbatch to the next."""
         self._keeps = keeps
 
+    def plan(
+        self,
+        trace: TraceReader,
+        disk: Disk,
+        folder: Path,
+        *,
+        first: int = 0,
+        ends: Collection[int] = (),
+        stop: Callable[[], None] = nothing,
+    ) -> Plan:
+        """Plans the batches [first, len(trace)), as if there were none before them.
+
+        `folder`: for this plan's files. `ends`: batches of the trace; after those that are planned,
+        the contents are kept, and from the first on 2 MiB more are held while planning. `stop`:
+        called for every batch of every pass, and may raise. Where planning ends with an error, no
+        files are left, and the cache counts as empty until it is restored.
+        """
+        if not 0 <= first <= len(trace):
+            raise IndexError(f"a plan begins with batch 0 to {len(trace)} (got {first})")
+        if any(not 0 <= t < len(trace) for t in ends):
+            raise IndexError(f"contents are kept after batches below {len(trace)} (got {ends})")
+        try:
+            with _Draft(disk, folder, first, ends) as draft:
+                return self._plan(trace, draft, stop)
+        except BaseException:  # nobody will carry out what was planned so far
+            self.clear()
+            raise
+
     @abstractmethod
-    def plan(self, trace: TraceReader, disk: Disk, folder: Path) -> Plan:
-        """`folder`: for this plan's files."""
+    def _plan(self, trace: TraceReader, draft: _Draft, stop: Callable[[], None]) -> Plan: ...
 
     @abstractmethod
     def clear(self) -> None:
         """The cache is empty."""
+
+    def restore(self, contents: Ids | None) -> None:
+        """The cache really holds these, as `Plan.contents` gives them; None: it is empty.
+
+        Where nothing is kept, a superbatch begins with an empty cache all the same.
+        """
+        if contents is None:
+            self.clear()
+        else:
+            self._restore(contents)
+
+    @abstractmethod
+    def _restore(self, contents: Ids) -> None: ...
 
 
 class Belady(Policy):
@@ -103,38 +239,40 @@ class Belady(Policy):
             _core.node_table_bytes(num_nodes, slots),
         )
 
-    def plan(self, trace: TraceReader, disk: Disk, folder: Path) -> Plan:
-        core, last = self._core, len(trace) - 1
+    def _plan(self, trace: TraceReader, draft: _Draft, stop: Callable[[], None]) -> Plan:
+        core, first = self._core, draft.first
+        sizes, last = trace.sizes[0][first:], len(trace) - first - 1
         if not self._keeps:
             core.clear()
-        core.begin(len(trace), min(int(trace.sizes[0].sum()), self._num_nodes))
-        changes = Spill(disk, folder / "changes", _CHANGES)
+        core.begin(len(sizes), min(int(sizes.sum()), self._num_nodes))
         # Used by one batch after the other: fresh memory costs as much as a lookup.
-        room = np.empty(int(trace.sizes[0].max(initial=0)), np.uint32)
-        with Spill(disk, folder / "next_uses", [np.uint32]) as uses:
-            for back, nodes in enumerate(trace.scan(what="nodes", backwards=True, ahead_bytes=0)):
+        room = np.empty(int(sizes.max(initial=0)), np.uint32)
+        with draft.spill("next_uses", [np.uint32]) as uses:
+            backwards = trace.scan(first, what="nodes", backwards=True, ahead_bytes=0)
+            for back, nodes in enumerate(backwards):
+                stop()
                 next_uses = room[: len(nodes)]
                 core.look_back(last - back, nodes, next_uses)
                 uses.append(next_uses)
             uses.seal()
             core.turn_around()
-            fill_nodes, fill_slots = self._fill(trace)
-            following = uses.scan(range(last, -1, -1))
-            for t, (nodes, (next_uses,)) in enumerate(
-                zip(trace.scan(what="nodes", ahead_bytes=0), following, strict=True)
-            ):
-                slots = room[: len(nodes)].view(np.int32)
-                core.step(t, nodes, next_uses, slots)
-                changes.append(slots, core.in_positions, core.in_slots)
+            fill = self._fill(trace, first, stop)
+            forwards = trace.scan(first, what="nodes", ahead_bytes=0)
+            with closing(uses.scan(range(last, -1, -1))) as following:
+                for t, (nodes, (next_uses,)) in enumerate(zip(forwards, following, strict=True)):
+                    stop()
+                    slots = room[: len(nodes)].view(np.int32)
+                    core.step(t, nodes, next_uses, slots)
+                    draft.append(Changes(slots, core.in_positions, core.in_slots), core.nodes)
         core.end()
-        changes.seal()
-        return Plan(len(trace), fill_nodes, fill_slots, changes)
+        return draft.finish(*fill)
 
-    def _fill(self, trace: TraceReader) -> tuple[Ids, Ids]:
-        nothing = np.empty(0, np.int64)
+    def _fill(self, trace: TraceReader, first: int, stop: Callable[[], None]) -> tuple[Ids, Ids]:
+        nobody = np.empty(0, np.int64)
         if self._keeps:
-            return nothing, nothing
-        for t, nodes in enumerate(trace.scan(what="nodes", ahead_bytes=0)):
+            return nobody, nobody
+        for t, nodes in enumerate(trace.scan(first, what="nodes", ahead_bytes=0)):
+            stop()
             if not self._core.fill(t, nodes):
                 break
         taken = np.flatnonzero(self._core.nodes >= 0)
@@ -143,6 +281,9 @@ class Belady(Policy):
 
     def clear(self) -> None:
         self._core.clear()
+
+    def _restore(self, contents: Ids) -> None:
+        self._core.restore(contents)
 
 
 class Lru(Policy):
@@ -154,19 +295,23 @@ class Lru(Policy):
         super().__init__(keeps=keeps)
         self._core = _core.Lru(num_nodes, slots)
 
-    def plan(self, trace: TraceReader, disk: Disk, folder: Path) -> Plan:
+    def _plan(self, trace: TraceReader, draft: _Draft, stop: Callable[[], None]) -> Plan:
+        core = self._core
         if not self._keeps:
             self.clear()
-        changes = Spill(disk, folder / "changes", _CHANGES)
-        for nodes in trace.scan(what="nodes", ahead_bytes=0):
+        for nodes in trace.scan(draft.first, what="nodes", ahead_bytes=0):
+            stop()
             slots = np.empty(len(nodes), np.int32)
-            self._core.step(nodes, slots)
-            changes.append(slots, self._core.in_positions, self._core.in_slots)
-        changes.seal()
-        return Plan(len(trace), np.empty(0, np.int64), np.empty(0, np.int64), changes)
+            core.step(nodes, slots)
+            draft.append(Changes(slots, core.in_positions, core.in_slots), core.nodes)
+        return draft.finish(np.empty(0, np.int64), np.empty(0, np.int64))
 
     def clear(self) -> None:
         self._core.clear()
+
+    def _restore(self, contents: Ids) -> None:
+        """Who was used last is not known: the higher its slot, the later."""
+        self._core.restore(contents)
 
 
 class Static(Policy):
@@ -187,18 +332,20 @@ class Static(Policy):
         self._core.find(nodes, slots)
         return slots
 
-    def plan(self, trace: TraceReader, disk: Disk, folder: Path) -> Plan:
-        changes = Spill(disk, folder / "changes", _CHANGES)
-        nothing = np.empty(0, np.uint32)
-        for nodes in trace.scan(what="nodes", ahead_bytes=0):
-            changes.append(self.look_up(nodes), nothing, nothing)
-        changes.seal()
+    def _plan(self, trace: TraceReader, draft: _Draft, stop: Callable[[], None]) -> Plan:
+        nobody = np.empty(0, np.uint32)
+        for nodes in trace.scan(draft.first, what="nodes", ahead_bytes=0):
+            stop()
+            draft.append(Changes(self.look_up(nodes), nobody, nobody))
         fill = np.empty(0, np.int64) if self._filled else self._nodes
         self._filled = self._keeps
-        return Plan(len(trace), fill, np.arange(len(fill)), changes)
+        return draft.finish(fill, np.arange(len(fill)), always=self._nodes)
 
     def clear(self) -> None:
         self._filled = False
+
+    def _restore(self, contents: Ids) -> None:
+        self._filled = self._keeps and np.array_equal(contents, self._nodes)
 
 
 def most_out_edges(degrees: NDArray[np.uint32], count: int) -> Ids:

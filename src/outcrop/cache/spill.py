@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
@@ -30,9 +30,10 @@ class _Record(NamedTuple):
 
 
 class Spill(AbstractContextManager["Spill"]):
-    """Append, `seal`, then `scan`. Lives as long as its run: nothing is synced.
+    """Append, `seal`, then `scan` and `read`. Lives as long as its run: nothing is synced.
 
     Holds 2 MiB while it is written; a scan holds the memory of two records, and of those in use.
+    Once it is sealed, thread-safe, apart from `close`; but one iterator belongs to one thread.
     """
 
     def __init__(self, disk: Disk, path: Path, dtypes: Sequence[Any]) -> None:
@@ -43,6 +44,14 @@ class Spill(AbstractContextManager["Spill"]):
         self._stream: Appender | None = Appender(disk, path)
         self._file: File | None = None
         self._records: list[_Record] = []
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @property
+    def largest_bytes(self) -> int:
+        """Memory for any of the records."""
+        return max(map(self._record_bytes, self._records), default=0)
 
     def append(self, *arrays: NDArray[Any]) -> None:
         assert self._stream is not None, "sealed"
@@ -63,8 +72,11 @@ class Spill(AbstractContextManager["Spill"]):
         self._stream = None
         self._file = self._disk.open(self._path)
 
-    def scan(self, numbers: Iterable[int]) -> Iterator[list[NDArray[Any]]]:
-        """The records of these numbers, each in memory that is used again once it is dropped."""
+    def scan(self, numbers: Iterable[int]) -> Generator[list[NDArray[Any]], None, None]:
+        """The records of these numbers, each in memory that is used again once it is dropped.
+
+        Until it is at its end, or closed, it keeps the file open.
+        """
         records = [self._records[number] for number in numbers]
         memory = Recycled(max(map(self._record_bytes, records), default=0))
         starts = (self._start(record, memory) for record in records)
@@ -77,6 +89,13 @@ class Spill(AbstractContextManager["Spill"]):
             del data
             yield arrays
             del arrays  # not kept here while the next one is awaited
+
+    def read(self, number: int, memory: Recycled | None = None) -> list[NDArray[Any]]:
+        """The record of this number, in memory of its own unless some is given."""
+        record = self._records[number]
+        pending, data = self._start(record, memory or Recycled(0))
+        pending.wait()
+        return self._arrays(record, data)
 
     def _record_bytes(self, record: _Record) -> int:
         wanted = 0
