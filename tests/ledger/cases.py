@@ -115,6 +115,8 @@ class Case:
     """Memory beyond the least, so that caches have room for some rows; None: for all."""
     kind: str = "neighbor"
     edge_ids: bool = True
+    more: tuple[tuple[str, Any], ...] = ()
+    """Further arguments of the loader."""
 
     @property
     def name(self) -> str:
@@ -122,6 +124,7 @@ class Case:
         parts += [f"epochs={self.epochs}"] if self.epochs is not None else []
         parts += [f"disk={self.disk}"] if self.disk is not None else []
         parts += [] if self.spare == Case.spare else [f"spare={self.spare}"]
+        parts += [f"{name}={value}" for name, value in self.more]
         return " ".join(parts + ([] if self.edge_ids else ["no e_id"]))
 
     def memory(self, least: int) -> int:
@@ -209,22 +212,28 @@ _OTHERS = [
     "diskgnn:distinct_epochs=2",
 ]
 
-_WIDE_SPARE = 6_000_000
+_SPARE = 6_000_000
 
 CASES = [
     *(Case("power", strategy) for strategy in _POWER),
     Case("power", "direct", edge_ids=False),
+    Case("power", "direct", more=(("check", True),)),
+    Case("power", "direct", more=(("lent_bytes", 3_000_000),)),
+    Case("power", "ginex:superbatch=3", more=(("check", True),)),
+    Case("power", "gnndrive", more=(("replace", True), ("drop_last", True))),
     Case("power", "ginex:mode=split", spare=None),
     Case("power", "ginex", spare=None),
     Case("power", "gnndrive", spare=None),
     Case("power", "pagraph", spare=None),
-    *(Case("wide", strategy, spare=_WIDE_SPARE) for strategy in _WIDE),
-    Case("wide", "diskgnn", epochs=2, spare=_WIDE_SPARE),
-    Case("wide", "diskgnn:refresh=background", epochs=3, loops=3, spare=_WIDE_SPARE),
-    Case("wide", "diskgnn:distinct_epochs=2:refresh=background", epochs=3, loops=3, spare=_WIDE_SPARE),
-    Case("wide", "diskgnn:cpu_cache=false", epochs=2, disk=12_000_000, spare=_WIDE_SPARE),
-    Case("wide", "diskgnn", edge_ids=False, epochs=2, spare=_WIDE_SPARE),
+    *(Case("wide", strategy, spare=_SPARE) for strategy in _WIDE),
+    Case("wide", "diskgnn", epochs=2, spare=_SPARE),
+    Case("wide", "diskgnn:refresh=background", epochs=3, loops=3, spare=_SPARE),
+    Case("wide", "diskgnn:distinct_epochs=2:refresh=background", epochs=3, loops=3, spare=_SPARE),
+    Case("wide", "diskgnn:cpu_cache=false", epochs=2, disk=12_000_000, spare=_SPARE),
+    Case("wide", "diskgnn", edge_ids=False, epochs=2, spare=_SPARE),
     Case("wide", "diskgnn", spare=None, epochs=2),
+    Case("wide", "diskgnn", spare=_SPARE, more=(("check", True),)),
+    Case("wide", "diskgnn", spare=_SPARE, epochs=2, more=(("replace", True), ("drop_last", True))),
     *(Case("odd", strategy, spare=30_000) for strategy in _OTHERS),
     Case("half", "diskgnn:device_cache=50rows", spare=20_000),
     Case("half", "direct", spare=20_000, edge_ids=False),
@@ -235,7 +244,7 @@ BY_NAME = {case.name: case for case in CASES}
 AUTO_MEMORIES = ["60MB", "35MB", "28MB", "20MB", "8MB", "5.4MB", "4MB"]
 
 
-def make_loader(store: Any, case: Case, memory: int | str, **more: Any) -> Any:
+def make_loader(store: Any, case: Case, memory: int | str) -> Any:
     options: dict[str, Any] = {
         "input_nodes": "train",
         "batch_size": GRAPHS[case.graph].batch_size,
@@ -246,7 +255,7 @@ def make_loader(store: Any, case: Case, memory: int | str, **more: Any) -> Any:
         "disk": case.disk,
         "epochs": case.epochs,
         "edge_ids": case.edge_ids,
-        **more,
+        **dict(case.more),
     }
     if case.kind == "shadow":
         return outcrop.ShaDowLoader(store, 2, 3, **options)

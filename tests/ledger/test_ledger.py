@@ -73,7 +73,8 @@ def test_a_strategy_does_what_it_did(graphs: Path, name: str) -> None:
             assert hits([now]) >= 0.99 * hits([before]), f"epochs.{place}: hits"
     check_counts(case, kept, "whole.", found["whole"], kept["whole"], tuple(kept["whole"]))
     if case.raced:
-        assert hits(found["epochs"]) >= 0.7 * hits(kept["epochs"])
+        rows = sum(epoch["rows"] for epoch in kept["epochs"])
+        assert hits(found["epochs"]) >= 0.7 * least_hits(kept) - 0.01 * rows
 
 
 def check_counts(
@@ -93,6 +94,16 @@ def check_counts(
 
 def hits(epochs: list[dict[str, Any]]) -> int:
     return sum(sum(epoch["hits"].values()) for epoch in epochs)
+
+
+def least_hits(kept: dict[str, Any]) -> int:
+    """Of all epochs, where each had the fewest that were seen of it."""
+    places = {
+        f"epochs.{number}.hits.{tier}": count
+        for number, epoch in enumerate(kept["epochs"])
+        for tier, count in epoch["hits"].items()
+    }
+    return sum(min([count, *kept["raced"].get(at, [])]) for at, count in places.items())
 
 
 def check_layouts(found: list[str], kept: list[str]) -> None:
