@@ -101,7 +101,7 @@ def spec_of(
 @contextmanager
 def trace_of(store: GraphStore, spec: PackSpec, *, keep: bool) -> Iterator[Trace]:
     sampler = Sampler(spec.sampling, paged_topology(store), 0, PAGE_THREADS)
-    with prepare_trace(store, spec, sampler) as layout:
+    with prepare_trace(store, spec, [sampler]) as layout:
         trace = Trace(store.disk, layout.path)
         with trace:
             yield trace

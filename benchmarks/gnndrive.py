@@ -38,15 +38,15 @@ from outcrop.cache.neighbor import NeighborCache
 from outcrop.cage import run_caged
 from outcrop.disk import Disk
 from outcrop.feed import seed_nodes
-from outcrop.gather import NoRows
 from outcrop.loader import NeighborLoader
 from outcrop.options import DiskOptions, Faults, format_size
+from outcrop.plan.settle import probe
+from outcrop.run import runner
+from outcrop.sample import topology
 from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import SeedOrder, Stream
 from outcrop.schedule import Schedule
-from outcrop.settle import probe
 from outcrop.store.store import GraphStore
-from outcrop.strategies import ginex, online, strategy_named
 from outcrop.train import TrainOptions, fit
 
 RESULTS = Path("benchmarks/results")
@@ -215,7 +215,7 @@ class SamplerThreads:
                 super().__init__(*args, **named)
                 found.ids |= tasks() - before
 
-        module: Any = online
+        module: Any = topology
         module.Sampler = Watched
         return found
 
@@ -245,7 +245,7 @@ class CachedTopologies:
     def watch(cls) -> CachedTopologies:
         found = cls()
 
-        def topology(self: NeighborCache, indptr: Any) -> Any:
+        def watched(self: NeighborCache, indptr: Any) -> Any:
             store = self._store
             found.disk = found.disk or Disk(store.disk.options)
             with found.disk.open(store.file("indices")) as file:
@@ -254,21 +254,17 @@ class CachedTopologies:
                 return _core.cached_topology(indptr, self._lists, engine, core, offset)
 
         made: Any = NeighborCache
-        made.topology = topology
+        made.topology = watched
         return found
 
     def read_bytes(self) -> int:
         return 0 if self.disk is None else self.disk.counters.bytes_read
 
 
-def leave_rows(strategy: str) -> None:
-    """From now on the strategy samples, and gathers nothing."""
-    made: Any = strategy_named(strategy)[0]
-    if made is ginex.Ginex:
-        run: Any = ginex._Run
-        run._gather = lambda _, item: item[0]
-    else:
-        made._gatherer = lambda _: NoRows()
+def leave_rows() -> None:
+    """From now on strategies sample, and gather nothing."""
+    run: Any = runner._Run
+    run._gather = lambda _, item: (item[0], None)
 
 
 def run_worker(job: dict[str, Any]) -> dict[str, float]:
@@ -279,7 +275,7 @@ def run_worker(job: dict[str, Any]) -> dict[str, float]:
         return threads.read_bytes() + cached.read_bytes()
 
     if not job["extract"]:
-        leave_rows(job["strategy"])
+        leave_rows()
     total = job["warmup"] + job["batches"]
     with GraphStore(job["store"]) as store:
         loader = NeighborLoader(

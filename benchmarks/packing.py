@@ -56,7 +56,7 @@ def report(store: GraphStore, folder: Path, arguments: argparse.Namespace) -> st
     spec = PackSpec(Sampling.of([10, 10, 10]), seeds, 1, cache_rows)
     sampler = Sampler(spec.sampling, paged_topology(store), 0, PAGE_THREADS)
     sampled = time.perf_counter()
-    layout = prepare_trace(store, spec, sampler)
+    layout = prepare_trace(store, spec, [sampler])
     planned = time.perf_counter()
     with layout, Trace(store.disk, layout.path) as trace:
         plan = make_plan(

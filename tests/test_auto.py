@@ -13,9 +13,9 @@ import pytest
 from outcrop.errors import BudgetError
 from outcrop.loader import NeighborLoader
 from outcrop.options import format_size
+from outcrop.plan.settle import Wanted, settle
 from outcrop.sample.sampler import Sampling
 from outcrop.sample.seeds import SeedOrder, Stream
-from outcrop.settle import Wanted, settle
 from outcrop.store.derived import DerivedLayouts
 from outcrop.store.store import GraphStore
 from outcrop.train import TrainOptions, fit
@@ -186,4 +186,4 @@ def test_what_a_strategy_writes_is_no_more_than_it_says(
             most = max(most, store.derived.disk_bytes())
     made.close()
     headers = 10 * 4096 + (4 << 20)  # of .npy files; and what a trace reserves while it is written
-    assert 0 < most <= settled.made.written_bytes(settled.means) + headers
+    assert 0 < most <= settled.plan.written_bytes(settled.context) + headers

@@ -6,6 +6,7 @@ import gc
 import re
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,9 @@ from hypothesis import strategies as st
 
 from outcrop import _core
 from outcrop.batch import BatchMaker, BatchShape, Prepared, RowShape
-from outcrop.budget import Budget, Needs
+from outcrop.budget import Budget, Demand, Demands, exact_slabs
 from outcrop.errors import BudgetError, CancelledError, OptionError
-from outcrop.options import parse_size
+from outcrop.options import format_size, parse_size
 from outcrop.sample.sampler import Subgraph
 from outcrop.sample.seeds import Stream, Task
 
@@ -29,9 +30,15 @@ MB = 10**6
 # The accountant
 
 
-def always(**needs: int) -> Needs:
+def always(**needs: int) -> Callable[[int], dict[str, int]]:
     """The same needs whatever the total."""
     return lambda _: needs
+
+
+def demands(needs: Callable[[int], dict[str, int]], batch_bytes: int, batches: int) -> Demands:
+    """At all times the same."""
+    said = f"{batches} batches of {format_size(batch_bytes)}"
+    return lambda total: [Demand(needs(total), batches * batch_bytes, said)]
 
 
 def named(refused: pytest.ExceptionInfo[BudgetError]) -> str:
@@ -42,7 +49,7 @@ def named(refused: pytest.ExceptionInfo[BudgetError]) -> str:
 
 def test_what_is_charged_is_gone() -> None:
     budget = Budget("10MB")
-    budget.settle(always(topology=3 * MB, features=4 * MB, labels=0), MB, 2)
+    budget.settle(demands(always(topology=3 * MB, features=4 * MB, labels=0), MB, 2))
     assert budget.charges == {"topology": 3 * MB, "features": 4 * MB}  # nothing for nothing
     assert budget.left_bytes == 3 * MB
     assert budget.slabs().limit_bytes == 3 * MB
@@ -50,14 +57,14 @@ def test_what_is_charged_is_gone() -> None:
 
 def test_all_of_it_may_be_used() -> None:
     budget = Budget(10 * MB)
-    budget.settle(always(topology=6 * MB), 2 * MB, 2)
+    budget.settle(demands(always(topology=6 * MB), 2 * MB, 2))
     assert budget.left_bytes == 4 * MB
 
 
 def test_a_refusal_names_the_parts_and_charges_nothing() -> None:
     budget = Budget("10MB")
     with pytest.raises(BudgetError) as refused:
-        budget.settle(always(labels=MB, topology=7 * MB), MB + 1, 2)
+        budget.settle(demands(always(labels=MB, topology=7 * MB), MB + 1, 2))
     assert str(refused.value) == (
         "memory=10.0 MB is too little: labels 1.0 MB, topology 7.0 MB, 2 batches of 1.0 MB; "
         "the smallest that would do is 11MB"
@@ -68,12 +75,28 @@ def test_a_refusal_names_the_parts_and_charges_nothing() -> None:
 def test_a_cache_that_grows_with_the_memory_is_named_as_it_will_be() -> None:
     """A table of half the total: at 10 MB it is 5, at what is named it is more."""
     with pytest.raises(BudgetError, match=r"table 11\.5 MB.* is 24MB$"):
-        Budget("10MB").settle(lambda total: {"index": 10 * MB, "table": total // 2}, MB, 2)
+        Budget("10MB").settle(demands(lambda total: {"index": 10 * MB, "table": total // 2}, MB, 2))
 
 
 def test_needs_that_no_memory_meets_are_refused() -> None:
     with pytest.raises(BudgetError, match="so is any other"):
-        Budget("10MB").settle(lambda total: {"table": total + 1}, 0, 0)
+        Budget("10MB").settle(demands(lambda total: {"table": total + 1}, 0, 0))
+
+
+def test_the_time_that_needs_most_is_the_one_that_is_named() -> None:
+    loop, before = Demand({"cache": 5 * MB}, MB, "2 batches of 0.5 MB"), Demand({"sorting": 9 * MB})
+    with pytest.raises(BudgetError, match=r"too little: sorting 9\.0 MB; .* is 9MB$"):
+        Budget("8MB").settle(lambda _: [loop, before])
+    budget = Budget("9MB")
+    budget.settle(lambda _: [loop, before])
+    assert budget.charges == {"cache": 5 * MB}
+
+
+@given(st.integers(1, 10**12))
+def test_what_is_lent_is_charged_to_the_page(size: int) -> None:
+    sizes = exact_slabs(size)
+    charged = sum(map(_core.SlabPool.charged_bytes, sizes))
+    assert size - PAGE < charged == sum(sizes) <= size
 
 
 sizes = st.integers(0, 10**13)
@@ -85,13 +108,13 @@ def test_the_smallest_budget_that_is_named_is_accepted(
 ) -> None:
     needs = always(topology=topology, cache=cache, something=1)
     with pytest.raises(BudgetError) as refused:
-        Budget(0).settle(needs, batch_bytes, batches)
+        Budget(0).settle(demands(needs, batch_bytes, batches))
     budget = Budget(named(refused))
-    budget.settle(needs, batch_bytes, batches)
+    budget.settle(demands(needs, batch_bytes, batches))
     assert budget.left_bytes >= batches * batch_bytes
     too_little = Budget(parse_size(named(refused)) - MB)
     with pytest.raises(BudgetError):
-        too_little.settle(needs, batch_bytes, batches)
+        too_little.settle(demands(needs, batch_bytes, batches))
 
 
 @given(
@@ -109,13 +132,13 @@ def test_what_is_named_is_accepted_where_more_memory_needs_more(
         return {"fixed": 1, "cache": int(total * share), "tables": tables}
 
     try:
-        Budget(given).settle(needs, 1000, 2)
+        Budget(given).settle(demands(needs, 1000, 2))
     except BudgetError as error:
         least = parse_size(str(error).rsplit(" ", 1)[1])
-        Budget(least).settle(needs, 1000, 2)
+        Budget(least).settle(demands(needs, 1000, 2))
         if least - MB > given:
             with pytest.raises(BudgetError):
-                Budget(least - MB).settle(needs, 1000, 2)
+                Budget(least - MB).settle(demands(needs, 1000, 2))
 
 
 def test_a_size_that_is_none_is_refused() -> None:

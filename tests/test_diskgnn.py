@@ -25,12 +25,13 @@ from outcrop.disk import Recycled
 from outcrop.errors import BudgetError, CorruptError, OptionError, WriteError
 from outcrop.loader import NeighborLoader, ShaDowLoader
 from outcrop.options import DiskOptions, Faults, parse_size
+from outcrop.plan.settle import _PROBED_PLACES
 from outcrop.progress import Progress
+from outcrop.rows.packed import PackedRows
 from outcrop.sample.sampler import Sampler
-from outcrop.settle import _PROBED_PLACES
 from outcrop.store.locks import DirectoryLock
 from outcrop.store.store import GraphStore
-from outcrop.strategies.diskgnn_sizes import in_steps
+from outcrop.strategies.diskgnn import in_steps
 from outcrop.train import TrainOptions, fit
 from tests.conformance.contract import all_contents
 from tests.conformance.test_strategies import check, loader_of
@@ -292,7 +293,7 @@ def test_closing_frees_the_cache_without_garbage_collection(
     store: GraphStore, pipeline: str
 ) -> None:
     made = loader(store, f"diskgnn:pipeline={pipeline}")
-    cache = weakref.ref(made.feed._strategy._cache)  # type: ignore[attr-defined]
+    cache = weakref.ref(cache_of(made))
     gc.collect()
     gc.disable()
     try:
@@ -511,10 +512,16 @@ def test_a_loader_that_cannot_be_made_holds_nothing(store: GraphStore) -> None:
         DirectoryLock(path, shared=False).release()
 
 
+def cache_of(made: NeighborLoader) -> Any:
+    rows = made.feed._runner.rows
+    assert isinstance(rows, PackedRows)
+    return rows._cache
+
+
 def test_verify_rows_finds_a_wrong_row_in_memory(store: GraphStore) -> None:
     made = loader(store, "diskgnn:verify_rows=true")
     assert len(list(made.epoch(0))) == 9
-    made.feed._strategy._cache[:] ^= 1  # type: ignore[attr-defined]
+    cache_of(made)[:] ^= 1
     with pytest.raises(CorruptError, match="batch 0 of epoch 0: the row of node"):
         next(made.epoch(0))
     made.close()
@@ -547,7 +554,7 @@ PREPARES = """
     from outcrop.sample.seeds import SeedOrder, Stream
     from outcrop.sample.trace import Trace
     from outcrop.store.store import GraphStore
-    from outcrop.strategies.mmap import mapped_topology
+    from outcrop.sample.topology import mapped_topology
 
     batched._LEAST_PARTITION_BYTES = batched._MOST_PARTITION_BYTES = 16 << 10
     batched.pack_batched.__defaults__ = (*batched.pack_batched.__defaults__[:-1], 0.0)
@@ -570,7 +577,7 @@ PREPARES = """
     seeds = SeedOrder(nodes, batch_size=25, stream=Stream.TRAIN, seed=0, shuffle=True)
     spec = prepare.PackSpec(Sampling.of([4, 3]), seeds, epochs=8, cache_rows=0)
     sampler = Sampler(spec.sampling, mapped_topology(store), 0)
-    trace = Trace(store.disk, prepare.prepare_trace(store, spec, sampler).path)
+    trace = Trace(store.disk, prepare.prepare_trace(store, spec, [sampler]).path)
     prepare.prepare_pack(store, spec, trace, 12_000_000, *map(int, sys.argv[3:]))
     print("calls", int(sys.argv[2]) - left)
 """

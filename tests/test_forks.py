@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import outcrop
 from outcrop.disk import Disk, aligned_empty, given
+from outcrop.meter import Meter
 from tests.processes import program
 from tests.stores import make_random_store
 
@@ -140,21 +142,23 @@ def test_batches_are_kept_from_children_until_they_are_complete(tmp_path: Path) 
     store = make_random_store(tmp_path / "s.outcrop", 400, 6000, dim=16)
     loader = outcrop.NeighborLoader(store, [5], "train", batch_size=20, strategy="direct")
     seen = []
-    gather = loader.feed._strategy._gatherer  # type: ignore[attr-defined]
+    rows = loader.feed._runner.rows
+    assert rows is not None
+    made = rows.worker
 
-    class Gatherer:
-        def __init__(self) -> None:
-            self._inner = gather()
+    class Worker:
+        def __init__(self, meter: Meter) -> None:
+            self._inner = made(meter)
 
-        def gather(self, batch: outcrop.batch.Prepared) -> None:
+        def gather(self, batch: outcrop.batch.Prepared, record: Any) -> None:
             assert batch.x is not None
             seen.append(_kept(batch.x))
-            self._inner.gather(batch)
+            self._inner.gather(batch, record)
 
         def cancel(self) -> None:
             self._inner.cancel()
 
-    loader.feed._strategy._gatherer = Gatherer  # type: ignore[attr-defined]
+    rows.worker = Worker  # type: ignore[method-assign]
     for _ in range(2):  # the second time in memory that was given before
         for batch in loader:
             assert not _kept(batch.x.numpy()) and not _kept(batch.edge_index.numpy())

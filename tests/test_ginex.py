@@ -239,7 +239,7 @@ def test_the_disk_limits_the_superbatch(store: GraphStore) -> None:
         loader_of(store, "ginex:superbatch=1000", disk="1MB")
     loader = loader_of(store, "ginex", disk="250kB")
     assert all_contents(loader.epoch(0)) == expected(store)
-    assert 1 <= loader.feed._strategy.superbatch < 16
+    assert 1 <= loader.record.plan["window_batches"] < 16
 
 
 def test_large_reads_are_fewer_and_are_counted(store: GraphStore) -> None:

@@ -13,7 +13,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -31,11 +31,10 @@ from outcrop.batch import Prepared
 from outcrop.errors import BudgetError, BudgetWarning, OptionError, ReadError, StoreError
 from outcrop.loader import NeighborLoader, ShaDowLoader
 from outcrop.options import DiskOptions, Faults
-from outcrop.sample.seeds import Stream, Task
+from outcrop.run.runner import Runner
+from outcrop.sample.seeds import Stream
 from outcrop.store.store import GraphStore
 from outcrop.strategies import STRATEGIES
-from outcrop.strategies.base import RunTimes
-from outcrop.strategies.memory import Memory
 from tests.conformance.contract import all_contents, check_against_store, contents
 from tests.descriptors import descriptors
 from tests.graphs import Graph
@@ -504,19 +503,18 @@ def test_a_batch_is_not_kept_while_the_next_one_is_awaited(
 ) -> None:
     kept = []
 
-    class Watching(Memory):
-        name = "watching"
+    run = Runner.run
 
-        def batches(self, tasks: Iterable[Task], times: RunTimes) -> Iterator[Prepared]:
-            last: weakref.ref[Any] | None = None
-            for batch in super().batches(tasks, times):
-                kept.append(last is not None and last() is not None)
-                last = weakref.ref(batch.n_id)
-                yield batch
-                del batch
+    def watching(self: Runner, *given: Any, **options: Any) -> Iterator[Prepared]:
+        last: weakref.ref[Any] | None = None
+        for batch in run(self, *given, **options):
+            kept.append(last is not None and last() is not None)
+            last = weakref.ref(batch.n_id)
+            yield batch
+            del batch
 
-    monkeypatch.setitem(STRATEGIES, "watching", Watching)
-    for batch in make(store, strategy="watching"):
+    monkeypatch.setattr(Runner, "run", watching)
+    for batch in make(store, strategy="memory"):
         del batch
     assert kept == [False] * 7
 

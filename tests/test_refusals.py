@@ -13,17 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outcrop.batch import BatchShape
 from outcrop.budget import Budget
+from outcrop.disk import EngineFacts
 from outcrop.errors import BudgetError
 from outcrop.loader import NeighborLoader, ShaDowLoader
 from outcrop.options import parse_size
+from outcrop.plan.context import BatchSizes, Context, DiskFacts
+from outcrop.plan.plan import Strategy
 from outcrop.sample.sampler import Sampling
 from outcrop.sample.seeds import SeedOrder, Stream
-from outcrop.settle import row_shape
-from outcrop.store.store import GraphStore
+from outcrop.store.facts import ArrayFacts, GraphFacts
+from outcrop.store.format import RowEncoding
 from outcrop.strategies import STRATEGIES, strategy_named
-from outcrop.strategies.base import Means, Sizes
 from tests.conftest import SOAK
 from tests.graphs import random_graph
 from tests.stores import make_random_store, make_store
@@ -93,56 +94,64 @@ def test_what_a_refusal_names_is_enough(strategy: str, data: st.DataObject) -> N
             loader.close()
 
 
-class _Facts(GraphStore):
-    """A store that says it were larger: enough for those who only ask for sizes."""
+def facts(nodes: int, edges: int, dim: int) -> GraphFacts:
+    """Of a graph that is not there."""
+    encoding = RowEncoding("float32", dim)
+    rows = {"indptr": (8, nodes + 1), "indices": (4, edges), "features": (4, nodes * dim)}
+    arrays = {name: ArrayFacts(size * count, size) for name, (size, count) in rows.items()}
+    return GraphFacts("g", nodes, edges, arrays, encoding, label_bytes=nodes)
 
-    nodes, edges, dim = 8_000_000, 16_000_000, 4
 
-    @property
-    def num_nodes(self) -> int:
-        return self.nodes
-
-    @property
-    def num_edges(self) -> int:
-        return self.edges
-
-    def array_bytes(self, name: str) -> int:
-        row = {"indptr": 8, "indices": 4, "features": 4 * self.dim}[name]
-        return row * (self.edges if name == "indices" else self.nodes)
+def context(strategy: str, memory_bytes: int, **changes: Any) -> tuple[Strategy, Context]:
+    made, options = strategy_named(strategy)
+    given: dict[str, Any] = {
+        "graph": facts(8_000_000, 16_000_000, 4),
+        "sampling": Sampling.of([10, 10]),
+        "seeds": SeedOrder(range(100_000), batch_size=1000, stream=Stream.TRAIN, seed=0),
+        "epochs": 3,
+        "batch": BatchSizes(60_000, 120_000, 10_000, 3 * MB),
+        "options": options,
+        "memory_bytes": memory_bytes,
+        "disk": DiskFacts(None, 10**12, writable=True),
+        "engine": EngineFacts("uring", {"uring": 2, "pool": 64}, 4096),
+    }
+    return made, Context(**{**given, **changes})
 
 
 @pytest.mark.parametrize("strategy", OPTIONS)
 @pytest.mark.parametrize("memory", [1, 40 * MB, 76 * MB, 85 * MB, 107 * MB])
-def test_millions_of_nodes_are_refused_once(tmp_path: Path, strategy: str, memory: int) -> None:
-    """Tables by node are large beside caches of small rows, and grow in steps."""
-    make_random_store(tmp_path / "g", 100, 200, dim=4).close()
-    made, options = strategy_named(strategy)
-    with _Facts(tmp_path / "g") as store:
-        rows = row_shape(store, staged=made.reads_stored_rows)
-        shape = BatchShape(60_000, 120_000, rows)
-        means = Means(
-            store=store,
-            sampling=Sampling.of([10, 10]),
-            seeds=SeedOrder(range(100_000), batch_size=1000, stream=Stream.TRAIN, seed=0),
-            options=options,
-            sizes=Sizes(shape.nodes, shape.edges, 10_000, shape.charged_bytes(), 3 * MB),
-            spare_bytes=0,
-            disk_bytes=None,
-            epochs=3,
-            device="cpu",
+def test_millions_of_nodes_are_refused_once(strategy: str, memory: int) -> None:
+    """Tables by node are large beside caches of small rows, and grow in steps.
+
+    The graph is not there: a plan is made from facts alone.
+    """
+
+    def settle(total: int) -> None:
+        made, known = context(strategy, total)
+        Budget(total).settle(
+            lambda total: made.plan(known.with_memory(total)).demands(known.with_memory(total))
         )
 
-        def settle(total: int) -> None:
-            def needs(total: int) -> Any:
-                spare = max(total - 2 * means.sizes.batch_bytes, 0)
-                return made.needs(Means(**{**vars(means), "spare_bytes": spare}))
+    least = refusal(settle, memory)
+    if least is not None:
+        assert refusal(settle, least) is None
+        assert refusal(settle, least - MB) is not None or least - MB <= memory
 
-            Budget(total).settle(needs, means.sizes.batch_bytes, 2)
 
-        least = refusal(settle, memory)
-        if least is not None:
-            assert refusal(settle, least) is None
-            assert refusal(settle, least - MB) is not None or least - MB <= memory
+@pytest.mark.parametrize("strategy", OPTIONS)
+@given(megabytes=st.integers(0, 2000), dim=st.sampled_from([1, 4, 100, 1025]))
+@settings(max_examples=20)
+def test_what_a_plan_divides_it_has(strategy: str, megabytes: int, dim: int) -> None:
+    """Where the loop fits at all, so do its caches: they are what is left."""
+    graph = facts(300_000, 3_000_000, dim)
+    made, known = context(strategy, megabytes * MB, graph=graph)
+    plan = made.plan(known)
+    more = known.with_memory(known.memory_bytes + 500 * MB)
+    if plan.fits(known):
+        assert made.plan(more).fits(more), "more memory is not too little"
+    names = [charge.name for charge in plan.charges(known)]
+    assert "indptr" not in names or names.count("indptr") == 1
+    assert all(charge.bytes >= 0 for charge in plan.charges(known))
 
 
 @pytest.mark.parametrize(
@@ -178,7 +187,7 @@ def test_the_disk_that_a_refusal_names_is_enough(strategy: str, data: st.DataObj
 def test_disk_is_checked_before_anything_is_sampled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outcrop.strategies.diskgnn.prepare_trace", None)  # not to be called
+    monkeypatch.setattr("outcrop.ahead.prepared.prepare_trace", None)  # not to be called
     with make_random_store(tmp_path / "g", 1000, 9000) as store:
 
         def make(**more: Any) -> NeighborLoader:

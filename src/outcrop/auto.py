@@ -8,13 +8,13 @@ and the next ones while it trains, `ginex`, `gnndrive`, and `direct`, which keep
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from outcrop.errors import BudgetError
 from outcrop.options import format_size
-from outcrop.settle import Settled, Wanted, settle
+from outcrop.plan.settle import Settled, Wanted, settle
 
 AUTO = "auto"
 # Of what is free on the store's drive, where disk= says nothing: others live there, too.
@@ -28,6 +28,8 @@ class Choice:
     settled: Settled
     passed_over: Mapping[str, str]
     """Reasons, by strategy."""
+    where: Path
+    """That it writes to."""
 
     @property
     def strategy(self) -> str:
@@ -36,7 +38,7 @@ class Choice:
     def sentence(self, written_bytes: int) -> str:
         """For people. `written_bytes`: what preparing it wrote."""
         reasons = "; ".join(f"{name}: {why}" for name, why in self.passed_over.items())
-        where = self.settled.means.store.derived.root
+        where = self.where
         parts = [
             f"strategy auto: {self.strategy}",
             f" ({reasons})" if reasons else " (everything fits)",
@@ -63,9 +65,9 @@ def choose(wanted: Wanted, failed: Mapping[str, str] | None = None) -> Choice:
             passed[strategy] = str(error).rpartition("; ")[2]  # the least that would do
             refusal = error
             continue
-        written = settled.made.written_bytes(settled.means)
+        written = settled.plan.written_bytes(settled.context)
         if written <= room:
-            return Choice(settled, passed)
+            return Choice(settled, passed, wanted.store.derived.root)
         passed[strategy] = f"would write {format_size(written)}, {where}"
     raise refusal  # of `direct`: it needs the least memory, and writes nothing
 
@@ -89,7 +91,7 @@ def _disk_room(wanted: Wanted) -> tuple[int, str]:
     folder = wanted.store.derived.folder
     if not wanted.store.derived.writable:
         return 0, f"and {folder} cannot be written to"
-    free = shutil.disk_usage(folder).free
+    free = wanted.disk.free_bytes
     if wanted.disk_bytes is not None:
         given = min(wanted.disk_bytes, free)
         return given, f"of disk={format_size(wanted.disk_bytes)} with {format_size(free)} free"

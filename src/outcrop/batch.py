@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
+from outcrop.budget import exact_slabs
 from outcrop.errors import BudgetError
 from outcrop.options import format_size
 from outcrop.overdraft import Asked, Overdraft, Slabs
@@ -182,12 +183,14 @@ class BatchMaker:
             shape.array_bytes(), closed, awaited, lambda: self._want_of(needed)
         )
 
-    def reserve(self, size: int) -> NDArray[np.uint8]:
-        """Takes memory that batches do not need now, for other uses: this array stands for it.
+    def lend(self, size: int, closed: Asked, awaited: Asked) -> Slabs:
+        """Takes memory that batches do not need now, for other uses: what this gives stands for it.
 
-        For the thread of the loop itself, while no batch is under way.
+        Waits as `make` does.
         """
-        return self.take(size, lambda: False, lambda: True)
+        sizes = exact_slabs(size)
+        needed = sum(sizes)
+        return self.overdraft.slabs(sizes, closed, awaited, lambda: self._want_of(needed))
 
     def take(self, size: int, closed: Asked, awaited: Asked) -> NDArray[np.uint8]:
         """Memory that a batch needs beside its own; waits as `make` does."""

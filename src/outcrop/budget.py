@@ -6,14 +6,41 @@ batches, which live in slabs of one pool and are charged while anyone holds them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from outcrop import _core
 from outcrop.errors import BudgetError
 from outcrop.options import format_size, parse_size, size_of_at_least
 
-Needs = Callable[[int], Mapping[str, int]]
-"""Total bytes -> what would be resident, by name: a pure function. Caches grow with the total."""
+
+def exact_slabs(size: int) -> list[int]:
+    """Sizes of slabs that together are charged these bytes, without what is less than a page."""
+    pages = size // 4096
+    return [4096 << bit for bit in range(pages.bit_length()) if pages >> bit & 1]
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What is in memory at a time: what is resident, by name, and batches beside it."""
+
+    resident: Mapping[str, int]
+    batches_bytes: int = 0
+    batches: str = ""
+    """The same in words."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.resident.values()) + self.batches_bytes
+
+    def __str__(self) -> str:
+        parts = [f"{name} {format_size(size)}" for name, size in self.resident.items() if size]
+        return ", ".join([*parts, self.batches] if self.batches else parts)
+
+
+Demands = Callable[[int], Sequence[Demand]]
+"""Total bytes -> the demands of one time after the other, that of the main loop first: a pure
+function. Caches grow with the total."""
 
 _MB = 10**6
 # More than any machine has.
@@ -38,35 +65,33 @@ class Budget:
     def left_bytes(self) -> int:
         return self.total_bytes - sum(self.charges.values())
 
-    def settle(self, needs: Needs, batch_bytes: int, min_batches: int) -> None:
-        """Charges what the total needs.
+    def settle(self, demands: Demands) -> None:
+        """Charges what the main loop needs of the total.
 
-        BudgetError where `min_batches` batches would not fit beside it; given what the message
-        names they do, and with 1 MB less they would not.
+        BudgetError where one of the demands does not fit; given what the message names they all
+        do, and with 1 MB less they would not.
         """
-        beside = min_batches * batch_bytes
-        if not _fits(self.total_bytes, needs, beside):
-            least = _least(self.total_bytes, needs, beside)
+        if not _fits(self.total_bytes, demands):
+            least = _least(self.total_bytes, demands)
             # What a little less would need shows why it is not enough.
-            found = needs(max(least - _MB, self.total_bytes))
-            parts = [f"{name} {format_size(n)}" for name, n in found.items() if n]
-            parts.append(f"{min_batches} batches of {format_size(batch_bytes)}")
+            found = max(demands(max(least - _MB, self.total_bytes)), key=lambda one: one.bytes)
             raise BudgetError(
-                f"memory={format_size(self.total_bytes)} is too little: {', '.join(parts)}; the "
-                f"smallest that would do is {size_of_at_least(least)}"
+                f"memory={format_size(self.total_bytes)} is too little: {found}; the smallest that "
+                f"would do is {size_of_at_least(least)}"
             )
-        self.charges = {name: n for name, n in needs(self.total_bytes).items() if n}
+        resident = demands(self.total_bytes)[0].resident
+        self.charges = {name: size for name, size in resident.items() if size}
 
     def slabs(self) -> _core.SlabPool:
         """A pool of all that is left."""
         return _core.SlabPool(self.left_bytes)
 
 
-def _fits(total: int, needs: Needs, beside: int) -> bool:
-    return sum(needs(total).values()) + beside <= total
+def _fits(total: int, demands: Demands) -> bool:
+    return all(demand.bytes <= total for demand in demands(total))
 
 
-def _least(total: int, needs: Needs, beside: int) -> int:
+def _least(total: int, demands: Demands) -> int:
     """The least total, in whole MB, that fits; this one does not.
 
     Where more memory can need more than it brings, there may be several: the one that is found
@@ -74,7 +99,7 @@ def _least(total: int, needs: Needs, beside: int) -> int:
     """
     refused = total // _MB
     step = 1
-    while not _fits((refused + step) * _MB, needs, beside):
+    while not _fits((refused + step) * _MB, demands):
         refused += step
         step *= 2
         if refused > _MOST_MB:
@@ -82,7 +107,7 @@ def _least(total: int, needs: Needs, beside: int) -> int:
     accepted = refused + step
     while accepted - refused > 1:
         middle = (refused + accepted) // 2
-        if _fits(middle * _MB, needs, beside):
+        if _fits(middle * _MB, demands):
             accepted = middle
         else:
             refused = middle

@@ -8,7 +8,7 @@ once; no call holds the GIL while it waits.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from types import TracebackType
 from typing import Any
@@ -85,6 +85,32 @@ def given(array: Array) -> Array:
     return array
 
 
+@dataclass(frozen=True)
+class EngineFacts:
+    """What an engine holds."""
+
+    engine: str
+    workers: Mapping[str, int]
+    """Of either kind of engine."""
+    unit_bytes: int
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.in_units(self.unit_bytes)
+
+    @property
+    def most_memory_bytes(self) -> int:
+        """The same of either kind of engine: whoever plans with this plans alike with both."""
+        return max(self._bytes(engine, self.unit_bytes) for engine in self.workers)
+
+    def in_units(self, unit_bytes: int) -> int:
+        """What another engine of this kind would hold."""
+        return self._bytes(self.engine, unit_bytes)
+
+    def _bytes(self, engine: str, unit_bytes: int) -> int:
+        return self.workers[engine] * _bounce_bytes(engine, unit_bytes)
+
+
 class Recycled:
     """Memory for reads that is used again, since fresh pages cost more than what is read there."""
 
@@ -153,19 +179,10 @@ class Disk:
         return self.options.workers or (_URING_WORKERS if name == "uring" else _POOL_WORKERS)
 
     @property
-    def memory_bytes(self) -> int:
-        """Memory that the engine itself holds."""
-        return self._engine.memory_bytes
-
-    @property
-    def most_memory_bytes(self) -> int:
-        """The same of either kind of engine: whoever plans with this plans alike with both."""
-        unit = self.options.unit_bytes
-        return max(self._workers(name) * _bounce_bytes(name, unit) for name in ("uring", "pool"))
-
-    def memory_bytes_in_units(self, unit_bytes: int) -> int:
-        """What another engine of this kind would hold."""
-        return self._workers(self.engine) * _bounce_bytes(self.engine, unit_bytes)
+    def facts(self) -> EngineFacts:
+        """What plans are made from."""
+        workers = {name: self._workers(name) for name in ("uring", "pool")}
+        return EngineFacts(self.engine, workers, self.options.unit_bytes)
 
     @property
     def counters(self) -> DiskCounters:

@@ -10,8 +10,9 @@ import sys
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
 
@@ -29,22 +30,22 @@ from outcrop.errors import (
     is_refusal_to_write,
 )
 from outcrop.forks import Origin, keep_from_children
+from outcrop.meter import Meter
 from outcrop.metrics import DriveUse, EpochRecord, LoaderRecord
 from outcrop.options import format_size, parse_size, size_of_at_least
 from outcrop.pipeline import Event
+from outcrop.plan.context import LENT, MIN_BATCHES
+from outcrop.plan.settle import Settled, Wanted, probe, settle
 from outcrop.progress import SILENT, Progress
+from outcrop.run.runner import Runner
 from outcrop.sample.sampler import Sampling
 from outcrop.sample.seeds import Ids, SeedOrder, Stream, Task
-from outcrop.settle import LENT, Settled, Wanted, probe, settle
 from outcrop.store.format import SPLITS
 from outcrop.store.store import GraphStore
-from outcrop.strategies.base import MIN_BATCHES, Job, RunTimes
 
 ALL_NODES = "all"
 """Names every node, wherever "train", "val" or "test" would name some."""
 
-# More batches ahead than this hide nothing more.
-_MOST_AHEAD = 4
 _MOST_EVENTS = 10_000
 # Of a loop over a loader, seen from here: the schedule's and the loader's frames are between.
 _CALLER = 4
@@ -100,7 +101,7 @@ class Feed:
         self.seed = first.seed
         self._strict_memory = strict_memory
         self._largest = max(seeds.batch_size for seeds in (first, *others))
-        self._runs: list[RunTimes] = []  # those that are open; the last one is shown
+        self._runs: list[Meter] = []  # those that are open; the last one is shown
         self._loops: WeakSet[Iterator[Prepared]] = WeakSet()
         self._closed = False
         self._origin = Origin("loader")
@@ -130,11 +131,10 @@ class Feed:
             progress.note(choice.sentence(max(written, 0)))
 
     def _open(self, settled: Settled, progress: Progress) -> None:
-        self.rows = settled.rows
+        self._settled = settled
+        self.rows = settled.plan.shape(settled.context)
         self.budget = settled.budget
-        batch_bytes = settled.means.sizes.batch_bytes
         self._pool = self.budget.slabs()
-        depth = min(self._pool.limit_bytes // batch_bytes - 1, _MOST_AHEAD)
         labels = self.store.load_labels() if self.rows.labels else None
         maker = BatchMaker(
             self._pool,
@@ -145,44 +145,42 @@ class Feed:
         )
         self._overdraft = maker.overdraft
         start = time.perf_counter()
-        job = Job(
-            **vars(settled.means),
-            charges=settled.charges,
-            maker=maker,
-            depth=depth,
-            progress=progress,
-        )
-        self._strategy = settled.made(job)
+        self._runner = Runner(settled, self.store, maker, progress)
         self.record = LoaderRecord(
             strategy=settled.strategy,
             memory_bytes=self.budget.total_bytes,
             charges=dict(self.budget.charges),
             batch_memory_bytes=self._pool.limit_bytes,
-            depth=depth,
+            depth=settled.depth,
             prepare_seconds=time.perf_counter() - start,
-            order=self._strategy.order,
-            plan=self._strategy.facts,
+            order=settled.plan.concurrency.order,
+            plan=self._runner.facts,
         )
 
-    def batches(self, tasks: Iterable[Task], stream: Stream, epoch: int) -> Iterator[Prepared]:
-        """The batch of each task, counted in the record as (a part of) an epoch."""
+    def batches(
+        self, tasks: Sequence[Task], stream: Stream, epoch: int, *, whole: bool = False
+    ) -> Iterator[Prepared]:
+        """The batch of each task, counted in the record as (a part of) an epoch.
+
+        `whole`: they go to its end, and the next epoch will follow.
+        """
         self.check_open()
-        times = RunTimes()
+        meter = Meter()
         entry = EpochRecord(stream=stream.name.lower(), epoch=epoch)
         computed: deque[Event] = deque(maxlen=_MOST_EVENTS)
         before = DriveUse.now(self.store.counters)
         start = time.perf_counter()
-        numbers: dict[int, int] = {}
-        batches = self._strategy.batches(_numbered(tasks, numbers), times)
+        first = tasks[0].batch if len(tasks) else 0
+        batches = self._runner.run(tasks, meter, whole=whole)
         self._loops.add(batches)
         keep_from_children(batches)
-        self._runs.append(times)
+        self._runs.append(meter)
         try:
             for batch in batches:
                 if excuse := self._overdraft.take_excuse():
                     warnings.warn(excuse, BudgetWarning, stacklevel=_CALLER)
                 entry.count(batch)
-                number = numbers.pop(batch.task.batch)
+                number = batch.task.batch - first
                 begin = time.perf_counter()
                 batch.give_to_children()
                 yield batch
@@ -192,25 +190,25 @@ class Feed:
         finally:
             if self._origin.here:  # else a child's copy, whose files and threads are the parent's
                 batches.close()  # type: ignore[attr-defined]
-                self._runs = [run for run in self._runs if run is not times]
+                self._runs = [run for run in self._runs if run is not meter]
                 if not sys.is_finalizing():  # else open at the end of the program: nobody reads on
                     after = DriveUse.now(self.store.counters)
-                    entry.finish(time.perf_counter() - start, times, before, after)
-                    times.events += computed
-                    self._add_to_record(entry, times, start)
+                    entry.finish(time.perf_counter() - start, meter, before, after)
+                    self._add_to_record(entry, [*meter.events, *computed], start)
 
     @property
     def alterations(self) -> dict[str, Any]:
         """Options of the strategy by which batches are others than are sampled, by full names."""
-        name = self._strategy.name
-        return {f"{name}:{option}": v for option, v in self._strategy.alterations.items()}
+        name = self._settled.name
+        return {f"{name}:{option}": v for option, v in self._runner.alterations.items()}
 
     def foresee(self, seeds: SeedOrder) -> None:
         """Says at once where batches of another schedule will need more memory than there is."""
         if seeds.batch_size <= self._largest:
             return
         self._largest = seeds.batch_size
-        needed = probe(self.store, self.sampling, seeds).sizes(self.rows).batch_bytes
+        sizes = probe(self.store, self.sampling, seeds)
+        needed = replace(self._settled.context, batch=sizes).batch_bytes(self.rows)
         missing = MIN_BATCHES * needed - self._pool.limit_bytes
         if missing <= 0:
             return
@@ -241,13 +239,13 @@ class Feed:
         runs = self._runs
         return runs[-1].queue_lengths if runs else {}
 
-    def _add_to_record(self, entry: EpochRecord, times: RunTimes, start: float) -> None:
+    def _add_to_record(self, entry: EpochRecord, events: list[Event], start: float) -> None:
         self.record.peak_batch_bytes = self._pool.peak_bytes
         self.record.over_budget_bytes = self._overdraft.peak_bytes
         if not self.record.epochs:
             self.record.events = [
                 (event.stage, event.number, event.start - start, event.end - start)
-                for event in times.events
+                for event in events
             ]
         self.record.epochs.append(entry)
 
@@ -268,7 +266,7 @@ class Feed:
         for batches in list(self._loops):
             with suppress(ValueError):  # another thread is in it, and will end it
                 batches.close()  # type: ignore[attr-defined]
-        self._strategy.close()
+        self._runner.close()
         _open_feeds.discard(self)
 
 
@@ -288,13 +286,6 @@ def _settled(wanted: Wanted, strategy: str) -> Settled:
         return settle(wanted, strategy)
     except BudgetError as error:
         raise with_advice(wanted, error) if strategy == "memory" else error from None
-
-
-def _numbered(tasks: Iterable[Task], numbers: dict[int, int]) -> Iterator[Task]:
-    """The tasks; their numbers among them go to `numbers`, by batch."""
-    for number, task in enumerate(tasks):
-        numbers[task.batch] = number
-        yield task
 
 
 def seed_nodes(store: GraphStore, input_nodes: Any) -> tuple[Ids | range, Stream]:

@@ -15,8 +15,9 @@ from typing import Any
 from outcrop.batch import Prepared
 from outcrop.disk import DiskCounters
 from outcrop.errors import StoreError
+from outcrop.meter import Meter
+from outcrop.run.stages import WINDOW
 from outcrop.store.locks import replace_synced
-from outcrop.strategies.base import RunTimes
 
 RECORD_FORMAT = "outcrop-record"
 RECORD_VERSION = 1
@@ -50,6 +51,9 @@ class EpochRecord:
     """The same in bytes, as float32."""
     hits: dict[str, int] = field(default_factory=dict)
     """Rows that were found in memory, by tier."""
+    fetched_rows: int = 0
+    """Rows that no cache had; where batches are dropped on the way, so are hits and these more than
+    `rows`."""
     tier_bytes: dict[str, int] = field(default_factory=dict)
     """Read for rows that are not in memory, by where they are on disk."""
     read_requests: int = 0
@@ -71,19 +75,20 @@ class EpochRecord:
         self.rows += len(batch.n_id)
         self.row_bytes += batch.row_bytes
 
-    def finish(self, seconds: float, times: RunTimes, before: DriveUse, after: DriveUse) -> None:
+    def finish(self, seconds: float, meter: Meter, before: DriveUse, after: DriveUse) -> None:
         self.seconds = seconds
-        self.stall_seconds = times.consumer_wait_seconds
-        self.hits = dict(times.hits)
+        self.stall_seconds = meter.consumer_wait_seconds
+        self.hits = meter.hits
+        self.fetched_rows = meter.fetched
         self.read_requests = after.counters.read_requests - before.counters.read_requests
-        self.tier_bytes = dict(times.tier_bytes)
-        self.unprepared_batches = times.unprepared_batches
+        self.tier_bytes = meter.read_bytes if any(meter.read_bytes.values()) else {}
+        self.unprepared_batches = meter.unprepared_batches
         asked = after.counters.bytes_wanted - before.counters.bytes_wanted
-        self.bytes_wanted = asked - times.padding_bytes
+        self.bytes_wanted = asked - meter.padding_bytes
         self.bytes_read = after.counters.bytes_read - before.counters.bytes_read
         self.drive_bytes = after.drive_bytes - before.drive_bytes
-        for name, stage in times.stages.items():
-            if name not in ("source", "consumer"):
+        for name, stage in meter.stages.items():
+            if name not in ("source", WINDOW, "consumer"):
                 waited = stage.wait_seconds + stage.turn_seconds + stage.admit_seconds
                 self.stages[name] = StageRecord(stage.busy_seconds, waited)
         compute = max(seconds - self.stall_seconds, 0.0)

@@ -138,6 +138,7 @@ class Pipeline:
         # the pipeline on a thread that holds it.
         self._lock = threading.RLock()
         self._ended = threading.Condition(self._lock)
+        self._arrived = threading.Condition(self._lock)
         self._feeder = self._place("source", in_order=True)
         # Items are taken in order where they are admitted in order: else all workers could wait
         # for the turn of an item that none of them has.
@@ -169,6 +170,17 @@ class Pipeline:
     def waiting_for(self) -> int | None:
         """The lowest number that the consumer has not received, while it waits; else None."""
         return self._waiting_for
+
+    def drain(self, number: int) -> None:
+        """Waits until all items before this one have passed every stage.
+
+        For `admit` of the first stage; returns as well once the item is not wanted any more.
+        """
+        with self._lock:
+            self._arrived.wait_for(lambda: self._dropped(number) or self._passed(number))
+
+    def _passed(self, number: int) -> bool:
+        return all(n in self._consumer.ready for n in self._on_the_way if n < number)
 
     @property
     def timings(self) -> dict[str, StageTimes]:
@@ -275,6 +287,7 @@ class Pipeline:
             for place in self._places:
                 place.ready.clear()
                 place.changed.notify_all()
+            self._arrived.notify_all()
             if threading.current_thread() in self._running:
                 return
         if self._cancel is not None:
@@ -390,6 +403,8 @@ class Pipeline:
             if not self._dropped(number):
                 place.ready[number] = item
                 place.changed.notify_all()
+                if place is self._consumer:
+                    self._arrived.notify_all()
 
     def _fail(self, place: _Place, number: int, error: BaseException) -> None:
         """The error takes the item's place among the results; the items after it are dropped."""
@@ -404,6 +419,7 @@ class Pipeline:
                     del each.ready[later]
                 each.changed.notify_all()
             self._consumer.ready[number] = _Failure(error)
+            self._arrived.notify_all()
 
     def _dropped(self, number: int) -> bool:
         return self._closed or number > self._failed

@@ -11,7 +11,7 @@ from outcrop.errors import OptionError
 from outcrop.feed import Feed
 from outcrop.sample.edge_ids import keeps_edge_ids
 from outcrop.sample.identity import SamplingIdentity
-from outcrop.sample.seeds import Ids, SeedOrder, Stream, Task
+from outcrop.sample.seeds import EpochTasks, Ids, SeedOrder, Stream, Task
 
 
 class Schedule:
@@ -40,8 +40,9 @@ class Schedule:
         self._epoch, self._batch, self._ahead = epoch, numbers.start, ahead
         self._loaded = False
         before = frozenset(ahead)
-        tasks = (self.seeds.task(epoch, number) for number in numbers if number not in before)
-        batches = self.feed.batches(tasks, self.seeds.stream, epoch)
+        tasks = EpochTasks(self.seeds, epoch, [n for n in numbers if n not in before])
+        whole = not before and numbers.stop == len(self.seeds)
+        batches = self.feed.batches(tasks, self.seeds.stream, epoch, whole=whole)
         try:
             for batch in batches:
                 self._delivered(batch.task.batch)
@@ -127,7 +128,7 @@ class Schedule:
             self.seeds,
             feed.store.content,
             feed.alterations,
-            keeps_edge_ids=keeps_edge_ids(feed.store, feed.sampling),
+            keeps_edge_ids=keeps_edge_ids(feed.store.facts, feed.sampling),
         )
 
 

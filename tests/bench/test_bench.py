@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,14 @@ from outcrop.bench.drive import DriveRates, measure_drive
 from outcrop.bench.worker import Job, run_job
 from outcrop.cli import app
 from outcrop.errors import OptionError, OutcropError
+from outcrop.meter import Meter
 from outcrop.metrics import read_record
 from outcrop.monitor import Monitor, Peak
-from outcrop.sample.seeds import Task
+from outcrop.plan.plan import Plan, Strategy
+from outcrop.rows.array import ArrayRows
+from outcrop.rows.source import Resources, RowSource, RowWorker
+from outcrop.sample.topology import Resident
 from outcrop.store.store import GraphStore
-from outcrop.strategies.base import RunTimes
-from outcrop.strategies.memory import Memory
 from tests.stores import make_random_store
 
 
@@ -45,16 +47,32 @@ def job(path: Path, strategy: str = "memory", **changes: Any) -> Job:
     return replace(whole, **changes)
 
 
-class OneByteOff(Memory):
+@dataclass(frozen=True)
+class OneBitOff(ArrayRows):
     """Alters the lowest bit of one value of one batch."""
 
-    name = "one_byte_off"
+    def open(self, on: Resources) -> RowSource:
+        source = super().open(on)
+        worker = source.worker
 
-    def batches(self, tasks: Iterable[Task], times: RunTimes) -> Iterator[Prepared]:
-        for number, batch in enumerate(super().batches(tasks, times)):
-            if number == 2 and batch.x is not None:
-                batch.x.view("uint8")[-1, 0] ^= 1
-            yield batch
+        def altered(meter: Meter) -> RowWorker:
+            inner = worker(meter)
+
+            class Worker:
+                cancel = inner.cancel
+
+                def gather(self, batch: Prepared, record: Any) -> None:
+                    inner.gather(batch, record)
+                    if batch.task.batch == 2 and batch.x is not None:
+                        batch.x.view("uint8")[-1, 0] ^= 1
+
+            return Worker()
+
+        source.worker = altered  # type: ignore[method-assign]
+        return source
+
+
+ONE_BIT_OFF = Strategy("one_byte_off", lambda _: Plan(Resident(), OneBitOff(loaded=True)))
 
 
 def test_a_record_says_what_was_measured(path: Path) -> None:
@@ -110,12 +128,12 @@ def test_the_series_has_the_queues_of_the_pipeline(
 def test_the_check_fails_when_one_byte_of_one_batch_is_altered(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(strategies.STRATEGIES, OneByteOff.name, OneByteOff)
+    monkeypatch.setitem(strategies.STRATEGIES, ONE_BIT_OFF.name, ONE_BIT_OFF)
     names = ("memory", "mmap", "direct", "gnndrive:x=slots")
     records = [run_job(job(path, name)).as_dict() for name in names]
     check = check_digests(records, 3)
     assert check is not None and check["equal"]
-    records.append(run_job(job(path, OneByteOff.name)).as_dict())
+    records.append(run_job(job(path, ONE_BIT_OFF.name)).as_dict())
     check = check_digests(records, 3)
     assert check is not None and not check["equal"]
     assert check["digests"]["one_byte_off"] != check["digests"]["memory"]

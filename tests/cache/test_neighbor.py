@@ -130,7 +130,7 @@ def flip_byte(path: Path, offset: int) -> None:
 def test_the_best_lists_are_cached_within_the_budget(
     store: GraphStore, metric: str, share: float
 ) -> None:
-    budget = int(share * whole_bytes(store))
+    budget = int(share * whole_bytes(store.facts))
     with NeighborCache.open(store, budget, metric) as cache:
         lists = cached_lists(cache, store)
         assert list(lists) == expected_nodes(store, budget, metric)
@@ -148,7 +148,7 @@ def test_any_graph_and_budget(data: st.DataObject) -> None:
         tempfile.TemporaryDirectory() as folder,
         make_store(Path(folder) / "s", graph, dim=None) as store,
     ):
-        budget = data.draw(st.integers(0, whole_bytes(store) + 10))
+        budget = data.draw(st.integers(0, whole_bytes(store.facts) + 10))
         metric = data.draw(st.sampled_from(list(METRICS)))
         with NeighborCache.open(store, budget, metric) as cache:
             assert cache.memory_bytes <= budget
@@ -167,14 +167,14 @@ def test_any_graph_and_budget(data: st.DataObject) -> None:
 def test_below_the_least_nothing_is_cached_and_at_it_a_list_is(tmp_path: Path) -> None:
     with make_store(tmp_path / "s", random_graph(300, 300), dim=None) as store:
         assert 1 in np.diff(store.indptr)
-        least = least_bytes(store)
+        least = least_bytes(store.facts)
         with NeighborCache.open(store, least - 1) as below, NeighborCache.open(store, least) as at:
             assert (below.nodes, below.entries, below.memory_bytes) == (0, 0, 0)
             assert (at.nodes, at.entries) == (1, 1)
 
 
 def test_a_cache_of_everything_never_reads(store: GraphStore) -> None:
-    with NeighborCache.open(store, whole_bytes(store)) as cache:
+    with NeighborCache.open(store, whole_bytes(store.facts)) as cache:
         topology = cache.topology(store.load("indptr"))
         before = store.disk.counters.read_requests
         sampled(topology, Sampling.of([10, 10]), task(range(0, NODES, 7)))
@@ -194,7 +194,7 @@ def test_batches_equal_those_of_the_graph_in_memory(
 ) -> None:
     sampling = Sampling.of([10, 5], kind=kind)
     with outcrop.open(path, disk=DiskOptions(engine=engine)) as store:
-        budget = int(share * whole_bytes(store))
+        budget = int(share * whole_bytes(store.facts))
         with NeighborCache.open(store, budget) as cache:
             whole = whole_topology(store)
             for indptr, threads in ((store.load("indptr"), 1), (store.indptr, 3)):
@@ -208,7 +208,7 @@ def test_batches_equal_those_of_the_graph_in_memory(
 
 
 def test_hits_and_misses_are_the_drawn_entries(store: GraphStore) -> None:
-    with NeighborCache.open(store, whole_bytes(store) // 4) as cache:
+    with NeighborCache.open(store, whole_bytes(store.facts) // 4) as cache:
         known = np.array(list(cached_lists(cache, store)))
         drawn = np.minimum(np.diff(store.indptr), 5)
         sampled(cache.topology(store.indptr), Sampling.of([5]), task(range(NODES)))
@@ -223,7 +223,7 @@ def test_hits_and_misses_are_the_drawn_entries(store: GraphStore) -> None:
 def test_a_topology_outlives_its_cache_and_its_arrays(store: GraphStore) -> None:
     sampling, of = Sampling.of([5, 5]), task(range(100))
     expected = sampled(whole_topology(store), sampling, of)
-    cache = NeighborCache.open(store, whole_bytes(store) // 3)
+    cache = NeighborCache.open(store, whole_bytes(store.facts) // 3)
     topology = cache.topology(store.load("indptr"))
     del cache
     assert sampled(topology, sampling, of) == expected
@@ -271,7 +271,7 @@ def test_sizes_that_contradict_each_other_are_refused(store: GraphStore) -> None
 def test_what_is_unloaded_reads_from_disk_and_is_loaded_again(store: GraphStore) -> None:
     sampling, of = Sampling.of([5, 5]), task(range(200))
     expected = sampled(whole_topology(store), sampling, of)
-    budget = whole_bytes(store) // 2
+    budget = whole_bytes(store.facts) // 2
     with NeighborCache.open(store, budget) as cache:
         topology = cache.topology(store.indptr)
         shared = aligned_empty(budget)
@@ -291,7 +291,7 @@ def test_what_is_unloaded_reads_from_disk_and_is_loaded_again(store: GraphStore)
 
 
 def test_memory_that_is_too_small_or_crooked_is_refused(store: GraphStore) -> None:
-    with NeighborCache.open(store, whole_bytes(store) // 2) as cache:
+    with NeighborCache.open(store, whole_bytes(store.facts) // 2) as cache:
         with pytest.raises(OptionError, match="memory must have"):
             cache.reload(np.empty(cache.memory_bytes - 1, np.uint8))
         with pytest.raises(OptionError, match="multiple of 8"):
@@ -299,8 +299,8 @@ def test_memory_that_is_too_small_or_crooked_is_refused(store: GraphStore) -> No
 
 
 def test_scratch_stays_within_what_is_charged(store: GraphStore) -> None:
-    assert scratch_bytes(store, 0, 0) < 1 << 20
-    assert scratch_bytes(store, 1000, 10_000) > 32 * 1000 + 16 * 10_000
+    assert scratch_bytes(store.facts, 0, 0) < 1 << 20
+    assert scratch_bytes(store.facts, 1000, 10_000) > 32 * 1000 + 16 * 10_000
 
 
 # The layout
@@ -313,7 +313,7 @@ def inputs(budget: int, metric: str = "out/in") -> dict[str, Any]:
 def test_a_layout_is_made_once_and_found_again(
     store: GraphStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    budget = whole_bytes(store) // 7
+    budget = whole_bytes(store.facts) // 7
     with NeighborCache.open(store, budget) as cache:
         lists = cached_lists(cache, store)
 
@@ -332,7 +332,7 @@ def test_a_layout_is_made_once_and_found_again(
 
 
 def test_budgets_beyond_the_whole_share_a_layout(store: GraphStore) -> None:
-    whole = whole_bytes(store)
+    whole = whole_bytes(store.facts)
     with NeighborCache.open(store, whole) as one, NeighborCache.open(store, 10 * whole) as other:
         assert one._layout.path == other._layout.path
 
@@ -341,7 +341,7 @@ def test_budgets_beyond_the_whole_share_a_layout(store: GraphStore) -> None:
 def test_a_damaged_layout_is_refused(tmp_path: Path, name: str) -> None:
     synthesise(tmp_path / "s", SynthOptions(nodes=500, edges=3000, dim=2))
     with outcrop.open(tmp_path / "s") as store:
-        budget = whole_bytes(store) // 2
+        budget = whole_bytes(store.facts) // 2
         with NeighborCache.open(store, budget) as cache:
             file = cache._layout.path / name
         original = file.read_bytes()

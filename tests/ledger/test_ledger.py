@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ RENAMED: dict[str, tuple[str, str]] = {}
 """Old name -> new name, and why."""
 REBUILT: dict[str, str] = {}
 """Old name -> why what replaces it has a name that depends on more."""
+# Of the ledger's graphs.
+_EPOCH_BATCHES = 10
 # What one cached row more may take.
 _CHARGE_SLACK = 8192
 # What one epoch has; of others the machine decides in which of them a thing is read.
@@ -58,7 +61,7 @@ def test_a_store_has_the_content_that_it_had(graphs: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_strategy_does_what_it_did(graphs: Path, name: str) -> None:
-    case, kept = BY_NAME[name], _KEPT["cases"][name]
+    case, kept = at_the_same_length(BY_NAME[name]), _KEPT["cases"][name]
     found = observe(graphs / f"{case.graph}.outcrop", case, kept["memory"])
     assert found["digests"] == kept["digests"]
     assert found["order"] == kept["order"]
@@ -75,6 +78,13 @@ def test_a_strategy_does_what_it_did(graphs: Path, name: str) -> None:
     if case.raced:
         rows = sum(epoch["rows"] for epoch in kept["epochs"])
         assert hits(found["epochs"]) >= 0.7 * least_hits(kept) - 0.01 * rows
+
+
+def at_the_same_length(case: Case) -> Case:
+    """Superbatches were as long as an epoch, where nothing else was said: now they grow."""
+    if not case.strategy.startswith("ginex") or "superbatch" in case.strategy:
+        return case
+    return replace(case, strategy=f"{case.strategy}:superbatch={_EPOCH_BATCHES}")
 
 
 def check_counts(

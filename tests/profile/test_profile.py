@@ -21,8 +21,8 @@ from outcrop.profile.measure import ProfileOptions, sample_trace
 from outcrop.profile.pictures import pictures
 from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import SeedOrder
+from outcrop.sample.topology import mapped_topology
 from outcrop.store.store import GraphStore
-from outcrop.strategies.mmap import mapped_topology
 from tests.graphs import random_graph, save_npz
 from tests.profile import model
 

@@ -26,10 +26,10 @@ from outcrop.options import DiskOptions, Faults, parse_size
 from outcrop.sample.edge_ids import StoredEdgeIds
 from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import Stream, Task
+from outcrop.sample.topology import mapped_topology
 from outcrop.store.build import StoreBuilder
 from outcrop.store.store import GraphStore
 from outcrop.strategies import STRATEGIES
-from outcrop.strategies.mmap import mapped_topology
 from outcrop.train import TrainOptions, fit
 from tests.conformance.contract import all_contents
 from tests.graphs import Graph, random_graph, save_npz
@@ -187,7 +187,7 @@ def test_what_ids_cost_is_charged_and_counted(store: GraphStore) -> None:
     assert epoch.bytes_wanted - other.bytes_wanted == 4 * epoch.sampled_edges
     per_edge = 4 + 16
     largest = per_edge * epoch.sampled_edges // epoch.batches
-    assert largest < read.charges["sampler"] - without.charges["sampler"] < 2 * largest
+    assert largest < read.charges["samplers"] - without.charges["samplers"] < 2 * largest
     prepared = record(strategy="diskgnn")
     assert prepared.epochs[0].bytes_wanted < other.bytes_wanted + 10 * epoch.sampled_edges
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from outcrop import _core
 from outcrop.errors import CancelledError, OptionError
-from outcrop.sample.sampler import SAMPLING_VERSION, Parking, Sampler, Sampling
+from outcrop.sample.sampler import SAMPLING_VERSION, Sampler, Sampling, WaitingBatches
 from outcrop.sample.seeds import Stream, Task
 from tests.graphs import Graph, expected_csc, graphs, random_graph
 from tests.sample import model
@@ -217,18 +217,18 @@ def test_a_parked_subgraph_outlives_the_next_one(kind: Kind, subgraph_bytes: int
     sampler = Sampler(
         Sampling.of([3, 3], kind=kind), _core.array_topology(*csc(random_graph(200, 2000))), 5
     )
-    parking = Parking(subgraph_bytes)
+    parking = WaitingBatches(subgraph_bytes)
     tasks = [Task(Stream.TRAIN, 0, n, np.arange(9), np.arange(n, n + 9)) for n in range(4)]
-    parked = [parking.park(sampler.sample(task)) for task in tasks]
+    parked = [parking.copy(sampler.sample(task)) for task in tasks]
     for task, kept in zip(tasks, parked, strict=True):
         for field, value in vars(sampler.sample(task)).items():
             assert np.array_equal(getattr(kept, field), value), field
     where = [kept.nodes.ctypes.data for kept in parked]
     del kept, parked
-    again = parking.park(sampler.sample(tasks[0]))
+    again = parking.copy(sampler.sample(tasks[0]))
     assert again.nodes.ctypes.data in where, "memory is used again"
     needed = sum(getattr(again, name).nbytes for name in ("nodes", "edge_ids", "sources", "counts"))
-    assert needed <= Parking.subgraph_bytes(len(again.nodes), len(again.sources))
+    assert needed <= WaitingBatches.subgraph_bytes(len(again.nodes), len(again.sources))
 
 
 def test_int32_and_int64_indices_give_the_same() -> None:

@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 import torch
 
+from outcrop.cache.refcount import FeatureBuffer
 from outcrop.errors import BudgetError, OptionError, ReadError
 from outcrop.loader import NeighborLoader, ShaDowLoader
 from outcrop.options import DiskOptions, Faults, parse_size
+from outcrop.rows import shared
+from outcrop.rows.shared import SharedRows
 from outcrop.store.store import GraphStore
-from outcrop.strategies import gnndrive
-from outcrop.strategies.gnndrive import GnnDrive
 from tests.conformance.contract import all_contents, check_against_store, contents
 from tests.conftest import SOAK
 from tests.processes import program, running
@@ -60,11 +61,16 @@ def make(store: GraphStore, strategy: str = "gnndrive", **options: Any) -> Neigh
     return NeighborLoader(store, **(given | options))
 
 
+def buffer_of(loader: NeighborLoader) -> FeatureBuffer:
+    rows = loader.feed._runner.rows
+    assert isinstance(rows, SharedRows) and rows.buffer is not None
+    return rows.buffer
+
+
 def standby(loader: NeighborLoader) -> tuple[int, int]:
     """Slots that nobody uses, of all slots."""
-    strategy = loader.feed._strategy
-    assert isinstance(strategy, GnnDrive) and strategy._buffer is not None
-    return strategy._buffer.num_standby, strategy._buffer.num_slots
+    buffer = buffer_of(loader)
+    return buffer.num_standby, buffer.num_slots
 
 
 def ordered(batches: list[dict[str, Any]]) -> list[Any]:
@@ -201,7 +207,7 @@ def test_where_slots_are_few_rows_that_are_used_often_or_soon_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch is a sweep through more rows than there are slots."""
-    monkeypatch.setattr(gnndrive, "_LEAST_PART", 500)
+    monkeypatch.setattr(shared, "_LEAST_PART", 500)
     found = {}
     make_random_store(tmp_path / "g.outcrop", 40_000, 60_000, dim=1, train=3000).close()
     with GraphStore(tmp_path / "g.outcrop") as store:
@@ -252,11 +258,10 @@ def test_what_was_expected_of_an_epoch_that_was_given_up_is_forgotten(store: Gra
     for epoch in range(20):  # more than may be expected at a time
         next(loader.epoch(epoch))
     gc.collect()
-    strategy = loader.feed._strategy
-    assert isinstance(strategy, GnnDrive) and strategy._buffer is not None
-    expected = [strategy._buffer.expect(np.arange(NODES)) for _ in range(8)]
+    buffer = buffer_of(loader)
+    expected = [buffer.expect(np.arange(NODES)) for _ in range(8)]
     assert all(each is not None for each in expected)
-    assert strategy._buffer.expect(np.arange(NODES)) is None
+    assert buffer.expect(np.arange(NODES)) is None
 
 
 def test_topology_of_which_little_fits_is_cached(
@@ -285,7 +290,7 @@ def test_topology_of_which_little_fits_is_cached(
 
 def test_the_record_has_what_was_chosen(store: GraphStore) -> None:
     plan = make(store, "gnndrive:samplers=3:extractors=2").record.plan
-    assert (plan["samplers"], plan["extractors"], plan["slots"]) == (3, 2, NODES)
+    assert (plan["samplers"], plan["gatherers"], plan["slots"]) == (3, 2, NODES)
     assert plan["part_rows"] == NODES // 4
     assert plan["topology"] == "mmap" and plan["topology_bytes"] > 0
     assert make(store, "gnndrive:x=slots").record.plan["part_rows"] is None

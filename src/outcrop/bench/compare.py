@@ -21,9 +21,10 @@ from outcrop.errors import CageError, OptionError, OutcropError
 from outcrop.feed import seed_nodes
 from outcrop.metrics import read_record
 from outcrop.options import format_size, parse_size
+from outcrop.plan.settle import Wanted
+from outcrop.rows.source import row_shape
 from outcrop.sample.sampler import Sampling
 from outcrop.sample.seeds import SeedOrder
-from outcrop.settle import common_needs, probe, row_shape
 from outcrop.store.locks import write_synced
 from outcrop.store.store import GraphStore
 from outcrop.strategies import strategy_named
@@ -112,13 +113,13 @@ def plan_memory(store: GraphStore, options: BenchOptions) -> Plan:
     nodes, stream = seed_nodes(store, "train")
     seeds = SeedOrder(nodes, batch_size=options.batch_size, stream=stream, seed=options.seed)
     # As large as any strategy's batches are.
-    rows = row_shape(store, staged=True)
-    sizes = probe(store, Sampling(options.num_neighbors), seeds).sizes(rows)
-    base = sizes.batch_bytes * _BATCHES_IN_FLIGHT + sizes.scratch_bytes
-    base += sum(common_needs(store, seeds).values()) + store.array_bytes("indptr")
+    context = Wanted(store, Sampling(options.num_neighbors), seeds, 0).context(None)
+    batch_bytes = context.batch_bytes(row_shape(context, staged=True))
+    base = batch_bytes * _BATCHES_IN_FLIGHT + context.batch.scratch_bytes
+    base += sum(charge.bytes for charge in context.common) + store.array_bytes("indptr")
     cache = _cache_bytes(store, options, base)
     cage = cache + base + OVERHEAD_BYTES if options.cage is None else parse_size(options.cage)
-    return Plan(cache, base, sizes.batch_bytes, cage)
+    return Plan(cache, base, batch_bytes, cage)
 
 
 def _cache_bytes(store: GraphStore, options: BenchOptions, base_bytes: int) -> int:

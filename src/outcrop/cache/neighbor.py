@@ -28,6 +28,7 @@ from outcrop.options import format_size
 from outcrop.progress import SILENT, Progress
 from outcrop.store.arrays import READ_BLOCK_BYTES, WRITE_BUFFER_BYTES, reading_bytes
 from outcrop.store.derived import Layout
+from outcrop.store.facts import GraphFacts
 from outcrop.store.store import GraphStore
 
 _ALIGNMENT = 8
@@ -38,28 +39,28 @@ SHADOW_ENTRIES = 1 << 20
 _STEPS = 64
 
 
-def neighbor_bytes(store: GraphStore, spare_bytes: int) -> int:
+def neighbor_bytes(graph: GraphFacts, spare_bytes: int) -> int:
     """A budget for a cache within `spare_bytes`: in steps, so that layouts are found again."""
-    whole = whole_bytes(store)
+    whole = whole_bytes(graph)
     step = -(-whole // _STEPS)
     return whole if spare_bytes >= whole else max(spare_bytes, 0) // step * step
 
 
-def making_bytes(store: GraphStore) -> int:
+def making_bytes(graph: GraphFacts) -> int:
     """What making the layout of any cache takes: indptr, a score per node, a start per list."""
-    entries = store.array_bytes("indices")
+    entries = graph.array_bytes("indices")
     copying = reading_bytes(entries) + min(READ_BLOCK_BYTES, entries) + 2 * WRITE_BUFFER_BYTES
-    indptr = store.array_bytes("indptr")
-    return blocks_bytes(store.num_nodes) + indptr + 4 * store.num_nodes + copying
+    indptr = graph.array_bytes("indptr")
+    return blocks_bytes(graph.num_nodes) + indptr + 4 * graph.num_nodes + copying
 
 
-def scratch_bytes(store: GraphStore, nodes: int, entries: int) -> int:
+def scratch_bytes(graph: GraphFacts, nodes: int, entries: int) -> int:
     """The most that a sampler keeps in the topology, if none of its frontiers is larger.
 
     Of a batch by neighbour sampling: its nodes and edges. ShaDow also fetches whole lists, up to
     2^20 entries or one list at a time, and takes 16 bytes more per entry while it does.
     """
-    return _core.cached_topology_bytes(entry_dtype(store).itemsize, nodes, entries)
+    return _core.cached_topology_bytes(graph.item_bytes("indices"), nodes, entries)
 
 
 class NeighborCache:
@@ -96,8 +97,8 @@ class NeighborCache:
         if budget_bytes < 0:
             raise OptionError(f"budget_bytes must not be negative (got {budget_bytes})")
         # More than the whole is the whole, and less than the least is nothing: one layout each.
-        budget = min(budget_bytes, whole_bytes(store))
-        if budget < least_bytes(store):
+        budget = min(budget_bytes, whole_bytes(store.facts))
+        if budget < least_bytes(store.facts):
             budget = 0
         layout = store.derived.get_or_build(
             KIND,

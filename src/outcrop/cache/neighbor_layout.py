@@ -24,6 +24,7 @@ from outcrop.schema import Count
 from outcrop.store.arrays import READ_BLOCK_BYTES, ArrayWriter, PieceHasher
 from outcrop.store.checks import ArrayChecks
 from outcrop.store.degrees import out_degrees
+from outcrop.store.facts import GraphFacts
 from outcrop.store.format import HEADER_BYTES, ArrayEntry, seal, unseal_as
 from outcrop.store.locks import write_synced
 from outcrop.store.store import GraphStore
@@ -82,16 +83,16 @@ def entry_dtype(store: GraphStore) -> np.dtype[Any]:
     return store.manifest.arrays["indices"].dtype
 
 
-def whole_bytes(store: GraphStore) -> int:
+def whole_bytes(graph: GraphFacts) -> int:
     """A budget that is enough for all lists."""
-    lists = store.num_nodes * _LIST_BYTES + _PADDING_BYTES
-    return blocks_bytes(store.num_nodes) + lists + store.array_bytes("indices")
+    lists = graph.num_nodes * _LIST_BYTES + _PADDING_BYTES
+    return blocks_bytes(graph.num_nodes) + lists + graph.array_bytes("indices")
 
 
-def least_bytes(store: GraphStore) -> int:
+def least_bytes(graph: GraphFacts) -> int:
     """The least budget that caches a list, if there is one of a single entry."""
-    lists = _LIST_BYTES + _PADDING_BYTES + entry_dtype(store).itemsize
-    return blocks_bytes(store.num_nodes) + lists
+    lists = _LIST_BYTES + _PADDING_BYTES + graph.item_bytes("indices")
+    return blocks_bytes(graph.num_nodes) + lists
 
 
 # On disk

@@ -67,6 +67,11 @@ class Plan(AbstractContextManager["Plan"]):
         """How many are planned."""
         return len(self.changes)
 
+    @property
+    def fills(self) -> bool:
+        """Whether rows are read before the first batch."""
+        return len(self.fill_nodes) > 0
+
     def take_fill(self) -> tuple[Ids, Ids]:
         """fill_nodes and fill_slots, which are empty from then on: they are large."""
         taken = self.fill_nodes, self.fill_slots

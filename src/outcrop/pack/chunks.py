@@ -113,6 +113,7 @@ class Pack(AbstractContextManager["Pack"]):
     def __init__(self, disk: Disk, folder: Path) -> None:
         """StoreError where it was never finished; CorruptError where it is damaged."""
         header = _read_header(folder / _HEADER)
+        self.folder = folder
         self.row_bytes = header.row_bytes
         self.packed = header.packed
         """Whether batches have chunks."""

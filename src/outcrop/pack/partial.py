@@ -19,7 +19,7 @@ from outcrop.errors import OptionError
 from outcrop.options import parse_count, parse_size
 from outcrop.pack.tables import Table
 from outcrop.sample.seeds import Ids
-from outcrop.store.store import GraphStore
+from outcrop.store.facts import GraphFacts
 
 DEVICE_CACHE = "device cache"
 # Rows are taken from the cache in pieces: that is what it takes beside the batch.
@@ -51,26 +51,26 @@ class DeviceSize:
                 f"100000rows (got {text!r})"
             ) from None
 
-    def rows_of(self, store: GraphStore) -> int:
-        """No more than the store has."""
-        if not store.has("features"):
+    def rows_of(self, graph: GraphFacts) -> int:
+        """No more than the graph has."""
+        if graph.rows is None:
             return 0
-        rows = self.bytes // device_row_bytes(store) if self.rows is None else self.rows
-        return min(rows, store.num_nodes, _MOST_SLOTS)
+        rows = self.bytes // device_row_bytes(graph) if self.rows is None else self.rows
+        return min(rows, graph.num_nodes, _MOST_SLOTS)
 
 
-def device_row_bytes(store: GraphStore) -> int:
+def device_row_bytes(graph: GraphFacts) -> int:
     """On the device rows are decoded."""
-    return 4 * store.encoding.dim
+    return 4 * graph.dim
 
 
-def assembly_bytes(store: GraphStore, device: str) -> int:
+def assembly_bytes(graph: GraphFacts, device: str) -> int:
     """Of a batch, per node: where rows belong; on the CPU also the partial input, beside x.
 
     Elsewhere x is the device's, and its memory here has the partial input.
     """
     index = _ROW_BYTES + _SLOT_BYTES
-    return index + (device_row_bytes(store) if device == "cpu" else 0)
+    return index + (device_row_bytes(graph) if device == "cpu" else 0)
 
 
 class DeviceSlots:

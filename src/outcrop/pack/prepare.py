@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from outcrop.ahead.sampling import SamplingAhead
 from outcrop.disk import Disk
 from outcrop.errors import BudgetError, CorruptError
 from outcrop.options import format_size, size_of_at_least
@@ -93,7 +95,7 @@ class SamplesSpec(PackSpec):
 def prepare_trace(
     store: GraphStore,
     spec: PackSpec,
-    sampler: Sampler,
+    samplers: Sequence[Sampler],
     disk_bytes: int | None = None,
     progress: Progress = SILENT,
     enough_disk: str = "",
@@ -113,18 +115,19 @@ def prepare_trace(
             store.disk,
             folder,
             num_nodes=store.num_nodes,
-            num_edges=edge_id_limit(store, kept=spec.edge_ids),
+            num_edges=edge_id_limit(store.facts, kept=spec.edge_ids),
             identity={"store": store.content, **spec.trace_inputs},
         ) as writer:
-            for done, task in enumerate(spec.tasks(), 1):
-                writer.append(task, sampler.sample(task))
-                if disk_bytes is not None and writer.bytes > disk_bytes:
-                    least = size_of_at_least(writer.bytes / done * total)
-                    raise BudgetError(
-                        f"disk={format_size(disk_bytes)} is too little: the samples alone will "
-                        f"take about {least}; what will do in all is {enough_disk}"
-                    )
-                progress.advance(1)
+            sampling = SamplingAhead(spec.tasks(), samplers, writer)
+            with closing(sampling.run()) as steps:
+                for done, _ in enumerate(steps, 1):
+                    if disk_bytes is not None and writer.bytes > disk_bytes:
+                        least = size_of_at_least(writer.bytes / done * total)
+                        raise BudgetError(
+                            f"disk={format_size(disk_bytes)} is too little: the samples alone will "
+                            f"take about {least}; what will do in all is {enough_disk}"
+                        )
+                    progress.advance(1)
             writer.finish()
 
     return store.derived.get_or_build("trace", spec.trace_inputs, build, progress=progress)

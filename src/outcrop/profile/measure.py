@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from outcrop.ahead.sampling import SamplingAhead
 from outcrop.environment import store_facts
 from outcrop.errors import OptionError, StoreError
 from outcrop.feed import ALL_NODES, seed_nodes
@@ -203,9 +205,13 @@ def sample_trace(
         },
         edge_ids=False,
     ) as writer:
-        for task in (seeds.task(*divmod(t, len(seeds))) for t in range(options.batches)):
-            writer.append(task, replace(sampler.sample(task), sources=none, counts=none))
-            progress.advance(1)
+        tasks = (seeds.task(*divmod(t, len(seeds))) for t in range(options.batches))
+        sampling = SamplingAhead(
+            tasks, [sampler], writer, keep=lambda s: replace(s, sources=none, counts=none)
+        )
+        with closing(sampling.run()) as steps:
+            for _ in steps:
+                progress.advance(1)
         writer.finish()
 
 

@@ -16,6 +16,7 @@ from outcrop.disk import Pending
 from outcrop.errors import CancelledError
 from outcrop.sample.sampler import Sampling
 from outcrop.sample.seeds import Ids
+from outcrop.store.facts import GraphFacts
 from outcrop.store.store import GraphStore
 
 _NAME = "edge_ids"
@@ -90,22 +91,22 @@ class StoredEdgeIds:
                 self._reading.cancel()
 
 
-def keeps_edge_ids(store: GraphStore, sampling: Sampling) -> bool:
+def keeps_edge_ids(graph: GraphFacts, sampling: Sampling) -> bool:
     """Whether batches have ids that the store keeps; else they have places, or nothing."""
-    return sampling.edge_ids and store.has(_NAME)
+    return sampling.edge_ids and graph.has(_NAME)
 
 
-def edge_id_limit(store: GraphStore, *, kept: bool) -> int:
+def edge_id_limit(graph: GraphFacts, *, kept: bool) -> int:
     """Above every edge id of batches; `kept`: whether they are ids that the store keeps.
 
     Those may be larger than the number of edges, since edges that were left out count.
     """
     if not kept:
-        return store.num_edges
-    return 1 << (8 * store.manifest.arrays[_NAME].dtype.itemsize - 1)
+        return graph.num_edges
+    return 1 << (8 * graph.item_bytes(_NAME) - 1)
 
 
-def edge_ids_bytes(store: GraphStore, edges: int, *, loaded: bool) -> int:
+def edge_ids_bytes(graph: GraphFacts, edges: int, *, loaded: bool) -> int:
     """What a look-up of so many edges takes while a batch is sampled."""
-    own = store.manifest.arrays[_NAME].dtype.itemsize
+    own = graph.item_bytes(_NAME)
     return edges * (own if loaded else own + _ORDER_BYTES)

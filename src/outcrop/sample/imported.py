@@ -133,7 +133,7 @@ def _write(
                     store.disk,
                     folder,
                     num_nodes=store.num_nodes,
-                    num_edges=edge_id_limit(store, kept=store.has("edge_ids")),
+                    num_edges=edge_id_limit(store.facts, kept=store.has("edge_ids")),
                     identity=identity,
                     edge_ids=sample.has_edge_ids,
                 )
@@ -164,7 +164,7 @@ class _Sample:
         self._edges = self._ids("edge_index", len(self._n_id), dims=2)
         if len(self._edges) != 2:
             raise self.error(f"edge_index must be of shape [2, E] (got {list(self._edges.shape)})")
-        limit = edge_id_limit(store, kept=store.has("edge_ids"))
+        limit = edge_id_limit(store.facts, kept=store.has("edge_ids"))
         self._e_id = self._ids("e_id", limit, np.empty(0, np.int64))
         self.has_edge_ids = getattr(data, "e_id", None) is not None
         if self.has_edge_ids and len(self._e_id) != self._edges.shape[1]:

@@ -45,7 +45,7 @@ class Subgraph:
     """ShaDow: where each root's own nodes begin, and where the last end."""
 
 
-class Parking:
+class WaitingBatches:
     """Memory for subgraphs that wait, each in a copy of its own, so that samplers need not."""
 
     def __init__(self, subgraph_bytes: int) -> None:
@@ -56,7 +56,7 @@ class Parking:
     def subgraph_bytes(nodes: int, edges: int) -> int:
         return 12 * (nodes + edges)
 
-    def park(self, subgraph: Subgraph) -> Subgraph:
+    def copy(self, subgraph: Subgraph) -> Subgraph:
         """The same one, until it is dropped."""
         # The widest first, so that all are aligned.
         names = ("nodes", "edge_ids", "sources", "counts")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from typing import overload
 
 import numpy as np
 import xxhash
@@ -37,6 +38,27 @@ class Task:
     input_ids: Ids
     """Positions of the seeds among the input nodes."""
     seeds: Ids
+
+
+class EpochTasks(Sequence[Task]):
+    """Some batches of an epoch; each task is made when it is asked for."""
+
+    def __init__(self, seeds: SeedOrder, epoch: int, numbers: Sequence[int]) -> None:
+        self._seeds = seeds
+        self._epoch = epoch
+        self._numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, at: int) -> Task: ...
+    @overload
+    def __getitem__(self, at: slice) -> EpochTasks: ...
+    def __getitem__(self, at: int | slice) -> Task | EpochTasks:
+        if isinstance(at, slice):
+            return EpochTasks(self._seeds, self._epoch, self._numbers[at])
+        return self._seeds.task(self._epoch, self._numbers[at])
 
 
 class SeedOrder:

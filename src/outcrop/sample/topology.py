@@ -1,14 +1,220 @@
-"""Topology: where samplers find a store's neighbour lists, without memory of their own for them."""
+"""Topology: where samplers find a store's neighbour lists. Batches do not depend on it.
+
+Each place is a part of a plan (`Resident`, `Mapped`, `Paged`, `CachedLists`), which says what it
+takes; opened, it is a `Topology`.
+"""
 
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from outcrop import _core
+from outcrop.cache.neighbor import (
+    SHADOW_ENTRIES,
+    NeighborCache,
+    making_bytes,
+    neighbor_bytes,
+    scratch_bytes,
+)
+from outcrop.cache.neighbor_layout import Bytes
+from outcrop.parallel import cpu_count
+from outcrop.plan.charges import Charge, Phase
+from outcrop.progress import SILENT, Progress
+from outcrop.sample.edge_ids import EdgeIds, LoadedEdgeIds, StoredEdgeIds
+from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.store.store import GraphStore
+
+if TYPE_CHECKING:
+    from outcrop.plan.context import Context
 
 # A thread waits for each page that is not there: as many of them as the drive serves at once.
 PAGE_THREADS = 64
+PREPARATION = "preparation"
+"""The region of steps before the first batch, one after the other: the largest counts."""
+
+TopologyName = Literal["auto", "mmap", "cache", "memory"]
+"""Where neighbour lists are: in the page cache; some in memory and the others read around the page
+cache; all in memory. auto: as the strategy finds best."""
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a topology is opened with."""
+
+    store: GraphStore
+    edge_ids: bool = False
+    """Whether sampled edges are looked up in what the store keeps of them."""
+    progress: Progress = SILENT
+    memory: Bytes | None = None
+    """To be used for neighbour lists, where there are some; None: memory of their own."""
+
+
+class TopologyPart(ABC):
+    """What a plan says of the topology."""
+
+    name: ClassVar[str]
+    """As options and records have it."""
+
+    def charges(self, _: Context) -> Sequence[Charge]:
+        """All that it keeps."""
+        return []
+
+    def sampler_bytes(self, context: Context) -> int:
+        """Of one sampler that draws from it."""
+        return context.sampler_bytes()
+
+    def written_bytes(self, _: Context) -> int:
+        """What it keeps on disk, at most."""
+        return 0
+
+    @abstractmethod
+    def open(self, on: Opening) -> Topology: ...
+
+
+class Topology:
+    """An open topology. Samplers of many threads may draw from it."""
+
+    def __init__(
+        self,
+        store: GraphStore,
+        core: _core.Topology,
+        threads: int,
+        *,
+        edge_ids: bool = False,
+        loaded: EdgeIds | None = None,
+        lists: NeighborCache | None = None,
+    ) -> None:
+        """`threads`: of each sampler. `edge_ids`: looked up in `loaded`, or else on the drive."""
+        self._store = store
+        self._core = core
+        self._threads = threads
+        self._edge_ids = edge_ids
+        self._loaded = loaded
+        self.lists = lists
+        """Of some nodes; None: there is no such cache."""
+
+    def sampler(self, sampling: Sampling, seed: int) -> Sampler:
+        """For one thread."""
+        edge_ids = self._loaded
+        if self._edge_ids and edge_ids is None:
+            edge_ids = StoredEdgeIds(self._store)
+        return Sampler(sampling, self._core, seed, self._threads, edge_ids)
+
+    def close(self) -> None:
+        with suppress(AttributeError):  # closed twice is closed
+            del self._core
+        self._loaded = None
+        if self.lists is not None:
+            self.lists.close()
+            self.lists = None
+
+
+@dataclass(frozen=True)
+class Resident(TopologyPart):
+    """All of it in memory."""
+
+    name: ClassVar[str] = "memory"
+
+    def charges(self, context: Context) -> Sequence[Charge]:
+        kept = context.graph.array_bytes("edge_ids") if context.keeps_edge_ids else 0
+        return [Charge("topology", context.graph.topology_bytes), Charge("edge ids", kept)]
+
+    def sampler_bytes(self, context: Context) -> int:
+        return context.sampler_bytes(loaded_edge_ids=True)
+
+    def open(self, on: Opening) -> Topology:
+        store = on.store
+        core = _core.array_topology(store.load("indptr"), store.load("indices"))
+        loaded = LoadedEdgeIds(store.load("edge_ids")) if on.edge_ids else None
+        return Topology(store, core, cpu_count(), edge_ids=on.edge_ids, loaded=loaded)
+
+
+@dataclass(frozen=True)
+class Mapped(TopologyPart):
+    """A memory map: no memory of its own, a page fault per miss. A drive that fails is SIGBUS."""
+
+    threads: int = PAGE_THREADS
+    name: ClassVar[str] = "mmap"
+
+    def open(self, on: Opening) -> Topology:
+        core = mapped_topology(on.store)
+        return Topology(on.store, core, self.threads, edge_ids=on.edge_ids)
+
+
+@dataclass(frozen=True)
+class Paged(Mapped):
+    """The page cache, read and not mapped: a drive that fails is an error."""
+
+    page_cache_bytes: int = 0
+    """What is left to it: a hard limit counts it as ours."""
+
+    def charges(self, _: Context) -> Sequence[Charge]:
+        return [Charge("topology in the page cache", self.page_cache_bytes)]
+
+    def open(self, on: Opening) -> Topology:
+        core = paged_topology(on.store)
+        return Topology(on.store, core, self.threads, edge_ids=on.edge_ids)
+
+
+@dataclass(frozen=True)
+class CachedLists(TopologyPart):
+    """The lists of some nodes in memory; entries of others are read around the page cache."""
+
+    bytes: int
+    metric: str = "out/in"
+    region: str | None = None
+    """Of memory that has others' rows while nobody samples."""
+    name: ClassVar[str] = "cache"
+
+    @classmethod
+    def within(cls, context: Context, room: int, metric: str = "out/in") -> CachedLists:
+        """The largest in so much memory, in steps."""
+        return cls(neighbor_bytes(context.graph, room), metric)
+
+    def charges(self, context: Context) -> Sequence[Charge]:
+        when = Phase.AHEAD if self.region else Phase.RUN
+        return [
+            Charge("indptr", context.graph.array_bytes("indptr")),
+            Charge("neighbour cache", self.bytes, when, self.region),
+            Charge("choosing lists", making_bytes(context.graph), Phase.PREPARE, PREPARATION),
+        ]
+
+    def sampler_bytes(self, context: Context) -> int:
+        return context.sampler_bytes() + lists_scratch_bytes(context)
+
+    def written_bytes(self, _: Context) -> int:
+        return self.bytes
+
+    def open(self, on: Opening) -> Topology:
+        lists = NeighborCache.open(on.store, self.bytes, self.metric, on.progress, on.memory)
+        try:
+            core = lists.topology(on.store.load("indptr"))
+        except BaseException:
+            lists.close()
+            raise
+        return Topology(on.store, core, cpu_count(), edge_ids=on.edge_ids, lists=lists)
+
+
+def lists_scratch_bytes(context: Context) -> int:
+    """What cached lists keep for each sampler, beside the sampler's own."""
+    entries = context.batch.edges
+    repeated = 0
+    if context.sampling.kind == "shadow":  # whole lists, many nodes more than once
+        entries = max(entries, SHADOW_ENTRIES)
+        repeated = 16 * entries
+    return scratch_bytes(context.graph, context.batch.targets, entries) + repeated
+
+
+def mapped_topology(store: GraphStore) -> _core.Topology:
+    """The store's topology as a memory map."""
+    return _core.array_topology(
+        store.array("indptr", random_access=True), store.array("indices", random_access=True)
+    )
 
 
 def paged_topology(store: GraphStore) -> _core.Topology:

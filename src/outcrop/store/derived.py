@@ -38,6 +38,20 @@ ELSEWHERE = "OUTCROP_DERIVED"
 _POLL_SECONDS = 0.1
 
 
+@contextmanager
+def advising(*layouts: Path) -> Iterator[None]:
+    """Says what to do about a damaged layout of these, which the error names."""
+    try:
+        yield
+    except CorruptError as error:
+        for path in layouts:
+            if str(path) in str(error):
+                raise CorruptError(
+                    f"{error}; remove {path}, and the next run makes it again"
+                ) from error
+        raise
+
+
 class Layout:
     """A layout that is there, held by a lease: it is not removed while this object is open."""
 

@@ -20,6 +20,7 @@ from outcrop.progress import SILENT, Progress
 from outcrop.store.arrays import map_array
 from outcrop.store.checks import CHECK_BYTES, ArrayChecks, Sweep
 from outcrop.store.derived import DerivedLayouts
+from outcrop.store.facts import ArrayFacts, GraphFacts
 from outcrop.store.format import SPLITS, ArrayEntry, Manifest, RowEncoding, read_manifest
 
 if TYPE_CHECKING:
@@ -203,6 +204,21 @@ class GraphStore:
 
     def has(self, name: str) -> bool:
         return name in self.manifest.arrays
+
+    @cached_property
+    def facts(self) -> GraphFacts:
+        """What plans are made from."""
+        return GraphFacts(
+            name=str(self.path),
+            num_nodes=self.num_nodes,
+            num_edges=self.num_edges,
+            arrays={
+                name: ArrayFacts(self.array_bytes(name), entry.dtype.itemsize)
+                for name, entry in self.manifest.arrays.items()
+            },
+            rows=self.manifest.features,
+            label_bytes=self.num_nodes * self.label_dtype.itemsize if self.has("labels") else 0,
+        )
 
     @cached_property
     def indptr(self) -> NDArray[np.int64]:

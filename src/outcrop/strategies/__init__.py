@@ -1,4 +1,4 @@
-"""Strategies: which bytes are read, when, and in what order. One file each."""
+"""Strategies: which bytes are read, when, and in what order. One file each: what it decides."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from typing import Any
 
 from outcrop.errors import OptionError
 from outcrop.options import options_from_text
-from outcrop.strategies.base import Strategy
-from outcrop.strategies.direct import Direct
-from outcrop.strategies.diskgnn import DiskGNN
-from outcrop.strategies.ginex import Ginex
-from outcrop.strategies.gnndrive import GnnDrive
-from outcrop.strategies.memory import Memory
-from outcrop.strategies.mmap import Mmap
-from outcrop.strategies.pagraph import PaGraph
+from outcrop.plan.plan import Strategy
+from outcrop.strategies.direct import DIRECT
+from outcrop.strategies.diskgnn import DISKGNN
+from outcrop.strategies.ginex import GINEX
+from outcrop.strategies.gnndrive import GNNDRIVE
+from outcrop.strategies.memory import MEMORY
+from outcrop.strategies.mmap import MMAP
+from outcrop.strategies.pagraph import PAGRAPH
 
-STRATEGIES: dict[str, type[Strategy]] = {
-    made.name: made for made in (Memory, Mmap, Direct, PaGraph, Ginex, GnnDrive, DiskGNN)
+STRATEGIES: dict[str, Strategy] = {
+    made.name: made for made in (MEMORY, MMAP, DIRECT, PAGRAPH, GINEX, GNNDRIVE, DISKGNN)
 }
 
 
-def strategy_named(text: str) -> tuple[type[Strategy], Any]:
+def strategy_named(text: str) -> tuple[Strategy, Any]:
     """ "mmap", or with options "mmap:threads=16" -> the strategy and its options."""
     name, *given = text.split(":")
     if name not in STRATEGIES:

@@ -6,16 +6,13 @@ drive shows as SIGBUS, which no program can turn into an error; the other strate
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from outcrop import _core
 from outcrop.errors import OptionError
-from outcrop.gather import ArrayRows, NoRows
-from outcrop.sample.topology import PAGE_THREADS
-from outcrop.store.store import GraphStore
-from outcrop.strategies.base import Job, Means
-from outcrop.strategies.online import Gatherer, OnlineStrategy
+from outcrop.plan.context import Context
+from outcrop.plan.plan import Plan, Strategy
+from outcrop.rows.array import ArrayRows
+from outcrop.sample.topology import PAGE_THREADS, Mapped
 
 
 @dataclass(frozen=True)
@@ -30,29 +27,10 @@ class MmapOptions:
             raise OptionError(f"mmap: threads must be 1 to 1024 (got {self.threads})")
 
 
-class Mmap(OnlineStrategy):
-    """Topology and features in the page cache, as far as it has room; none of it is charged."""
-
-    name = "mmap"
-    Options = MmapOptions
-
-    @classmethod
-    def needs(cls, means: Means) -> Mapping[str, int]:
-        return {"sampler": means.sizes.scratch_bytes}
-
-    def __init__(self, job: Job) -> None:
-        super().__init__(job, mapped_topology(job.store), job.options.threads)
-
-    def _gatherer(self) -> Gatherer:
-        store = self._job.store
-        if not store.has("features"):
-            return NoRows()
-        rows = store.array("features", random_access=True)
-        return ArrayRows(rows, store.encoding, self._job.options.threads)
+def plan(context: Context) -> Plan:
+    threads = context.options.threads
+    has_rows = context.graph.has("features")
+    return Plan(Mapped(threads), ArrayRows(loaded=False, threads=threads) if has_rows else None)
 
 
-def mapped_topology(store: GraphStore) -> _core.Topology:
-    """The store's topology as a memory map: no memory of its own, a page fault per miss."""
-    return _core.array_topology(
-        store.array("indptr", random_access=True), store.array("indices", random_access=True)
-    )
+MMAP = Strategy("mmap", plan, MmapOptions)

@@ -9,18 +9,18 @@ from outcrop.pack.chunks import Pack
 from outcrop.pack.segments.layout import bucket_memory_bytes
 from outcrop.pack.segments.search import MOST_ABOVE, pairs_bytes
 from outcrop.store.arrays import READ_BLOCK_BYTES, WRITE_BUFFER_BYTES
-from outcrop.store.store import GraphStore
+from outcrop.store.facts import GraphFacts
 
 
-def sharing_bytes(store: GraphStore, batches: int, batch_nodes: int) -> int:
+def sharing_bytes(graph: GraphFacts, batches: int, batch_nodes: int) -> int:
     """Memory of any step, at most, for a trace of batches of `batch_nodes`."""
-    row_bytes = store.encoding.row_bytes
-    distinct = min(store.num_nodes, batches * batch_nodes)
+    row_bytes = graph.row_bytes
+    distinct = min(graph.num_nodes, batches * batch_nodes)
     counts = 2 * 8 * (MOST_ABOVE + 2) * batches
     # Two lists of nodes are read; a table, and what becomes of it and of the list.
     lists = (2 * 8 + 2 * 12 + 5 * 8) * batch_nodes
     planning = (
-        _core.segment_bytes(store.num_nodes, distinct)
+        _core.segment_bytes(graph.num_nodes, distinct)
         + max(pairs_bytes(batches), 6 * WRITE_BUFFER_BYTES)
         + counts
         + lists

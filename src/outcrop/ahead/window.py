@@ -1,0 +1,493 @@
+"""Windows: batches sampled some at a time, into scratch, and what is decided for their rows.
+
+They are cut from a line of tasks. Where a run has all of an epoch and the number of epochs is
+known, that is the stream of all epochs: windows cross their ends, and outlive runs. Other runs
+(validation, a part of an epoch) have lines of their own.
+
+The trace of a window is a function of its tasks, and stays as good as it was whatever comes in
+between. A script is one of what the cache holds when it begins: where another run comes between,
+or a loop is left, what is left of the window gets a new one, from what is really there.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import weakref
+from collections import deque
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from outcrop.ahead.ahead import Ahead, AheadRun, Replayed
+from outcrop.ahead.background import Background, Stopper
+from outcrop.ahead.sampling import SamplingAhead
+from outcrop.meter import Meter
+from outcrop.plan.charges import Charge, Phase
+from outcrop.rows.slots import PlannedRows, PlannedSlots
+from outcrop.rows.source import Admission, Resources, RowSource, Script, row_shape
+from outcrop.sample.seeds import SeedOrder, Task
+from outcrop.sample.topology import CachedLists, Topology, TopologyPart, lists_scratch_bytes
+from outcrop.sample.trace import TraceReader, TraceWriter
+from outcrop.store.arrays import WRITE_BUFFER_BYTES
+
+if TYPE_CHECKING:
+    from outcrop.plan.context import Context
+
+# The first batch should not wait for many; the following windows grow.
+FIRST_BATCHES = 8
+_GROWTH = 4
+_PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Window:
+    """How far ahead, and when that is made."""
+
+    batches: int
+    """Of the longest."""
+    made: Literal["beside", "between"]
+    """While the window before is used, in memory of its own; or while the loop waits, in memory
+    that it gives up meanwhile."""
+    topology: TopologyPart
+    """What samplers draw from."""
+    rows: PlannedSlots | None
+    """What is decided for a window; None: there are no rows."""
+    first_batches: int = FIRST_BATCHES
+    """Of the first; the others grow up to the longest."""
+    samplers: int = 2
+    """So that one computes while the other one's entries are read."""
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether neighbour lists and rows are in the same memory, in turn."""
+        return isinstance(self.topology, CachedLists) and self.topology.region is not None
+
+    def charges(self, context: Context) -> Sequence[Charge]:
+        kept = lists_scratch_bytes(context) if isinstance(self.topology, CachedLists) else 0
+        ahead, lent = self.ahead_bytes(context), self._lent_bytes(context)
+        return [
+            Charge("sampling ahead", ahead - lent),
+            Charge("sampling ahead, in memory of batches", lent, Phase.AHEAD),
+            Charge("scratch of neighbour lists", self.samplers * kept),
+            # In use, and ahead. Not there while a window is made between loops; the caches could
+            # have that memory, which was not measured yet.
+            Charge("records of batches", 3 * context.record_bytes()),
+        ]
+
+    def ahead_bytes(self, context: Context) -> int:
+        """What sampling and planning a window takes, and gives back."""
+        kept = lists_scratch_bytes(context) if isinstance(self.topology, CachedLists) else 0
+        own = self.topology.sampler_bytes(context) - kept
+        writing = 2 * WRITE_BUFFER_BYTES + context.record_bytes() * 5 // 4
+        planning = 0
+        if self.rows is not None:
+            planning = self.rows.planning_bytes(context, self.batches)
+        return self.samplers * own + writing + planning
+
+    def _lent_bytes(self, context: Context) -> int:
+        """Of that, what is taken from the memory of batches if they wait: safely less than one."""
+        if self.made == "beside":
+            return 0
+        shape = row_shape(context) if self.rows is None else self.rows.shape(context)
+        return min(self.ahead_bytes(context), context.batch_bytes(shape) * 3 // 4)
+
+    def batch_disk_bytes(self, context: Context) -> int:
+        """A record of the trace, and of the script."""
+        script = 0 if self.rows is None else self.rows.script_bytes(context)
+        return context.record_bytes() + script + 2 * _PAGE_BYTES
+
+    def written_bytes(self, context: Context) -> int:
+        """Two windows: one is made while one is used."""
+        longest = min(self.batches, context.stream_batches)
+        return 2 * longest * self.batch_disk_bytes(context)
+
+    def open(
+        self, on: Resources, topology: Topology, rows: RowSource | None, lent_bytes: int
+    ) -> Ahead:
+        assert rows is None or isinstance(rows, PlannedRows)
+        return Windows(self, on, topology, rows, lent_bytes)
+
+
+@dataclass
+class _Cut:
+    """A window: batches [first, last) of its line, sampled, and scripted once it is to be used."""
+
+    number: int
+    first: int
+    last: int
+    folder: Path
+    trace: TraceReader
+    script: Script | None = None
+
+    def void(self) -> None:
+        if self.script is not None:
+            self.script.close()
+            self.script = None
+
+    def remove(self) -> None:
+        self.void()
+        self.trace.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class _Epochs(Sequence[Task]):
+    """The tasks of all epochs, one after the other."""
+
+    def __init__(self, seeds: SeedOrder, epochs: int) -> None:
+        self._seeds = seeds
+        self._epochs = epochs
+
+    def __len__(self) -> int:
+        return self._epochs * len(self._seeds)
+
+    def __getitem__(self, t: Any) -> Any:
+        return self._seeds.task(*divmod(t, len(self._seeds)))
+
+    def position(self, task: Task) -> int | None:
+        """Where it is; None: it is of other seeds."""
+        seeds = self._seeds
+        if task.stream != seeds.stream or task.epoch >= self._epochs or task.batch >= len(seeds):
+            return None
+        own = seeds.task(task.epoch, task.batch)
+        alike = np.array_equal(own.seeds, task.seeds)
+        if not alike or not np.array_equal(own.input_ids, task.input_ids):
+            return None
+        return task.epoch * len(seeds) + task.batch
+
+
+class Windows(Ahead):
+    """Makes windows and keeps those of the stream. One run has them at a time."""
+
+    def __init__(
+        self,
+        part: Window,
+        on: Resources,
+        topology: Topology,
+        rows: PlannedRows | None,
+        lent_bytes: int,
+    ) -> None:
+        self.part, self.on, self.topology, self.rows = part, on, topology, rows
+        self.lent_bytes = lent_bytes
+        self._epochs = _Epochs(on.context.seeds, on.context.epochs or 0)
+        self._numbers = count()
+        self._scratch = on.store.derived.scratch()
+        # Where nobody closes it; at the end of the program the feed does.
+        weakref.finalize(self, self._scratch.abandon).atexit = False
+        # Others that are open meanwhile go without.
+        self._lease = threading.Lock()
+        # Of whoever has the lease
+        self._stream: _Supply | None = None
+        self._at: int | None = None
+        """Where in the stream a run ended: the cache holds what the script says for there."""
+
+    def begin(self, tasks: Sequence[Task], whole: bool, meter: Meter) -> AheadRun | None:
+        if not len(tasks) or not self._lease.acquire(blocking=False):
+            return None
+        try:
+            first = self._epochs.position(tasks[0]) if whole else None
+            if self._at is not None and self._at != first:
+                self._leave_stream()
+            if first is None:
+                return _WindowRun(self, _Supply(self, tasks), 0, len(tasks), meter)
+            if self._stream is None or not self._stream.covers(first):
+                self._drop_stream()
+                self._stream = _Supply(self, self._epochs, first, len(self.on.context.seeds))
+            return _WindowRun(self, self._stream, first, first + len(tasks), meter)
+        except BaseException:
+            self._lease.release()
+            raise
+
+    def _leave_stream(self) -> None:
+        """Another run comes between: the cache holds what the script says for there."""
+        assert self._stream is not None and self._at is not None
+        contents = self._stream.contents(self._at)
+        self._stream.void()
+        self._at = None
+        if self.rows is not None:
+            self.rows.restore(contents)
+
+    def _drop_stream(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+        self._stream, self._at = None, None
+
+    def end(self, supply: _Supply, t: int, *, complete: bool) -> None:
+        """A run that had the lease came to batch t of its line."""
+        try:
+            if not complete:
+                supply.void()
+                if self.rows is not None:
+                    self.rows.restore(None)  # changes were planned that nobody carried out
+            if supply is not self._stream:
+                supply.close()
+            elif complete and t == len(supply.line):
+                self._drop_stream()
+            else:
+                self._at = t if complete else None
+        finally:
+            self._lease.release()
+
+    # What windows are made of
+
+    def sample(
+        self, line: Sequence[Task], first: int, last: int, meter: Meter, stop: Stopper
+    ) -> _Cut:
+        """A window, without a script."""
+        store, context = self.on.store, self.on.context
+        number = next(self._numbers)
+        folder = self._scratch.path / str(number)
+        samplers = [
+            self.topology.sampler(context.sampling, context.seeds.seed)
+            for _ in range(self.part.samplers)
+        ]
+        try:
+            with TraceWriter(
+                store.disk,
+                folder,
+                num_nodes=store.num_nodes,
+                num_edges=context.edge_id_limit,
+                identity={},
+                edge_ids=context.sampling.edge_ids,
+            ) as writer:
+                tasks = (line[t] for t in range(first, last))
+                sampling = SamplingAhead(tasks, samplers, writer)
+                with stop.calling(sampling.cancel), closing(sampling.run(meter)) as steps:
+                    for _ in steps:
+                        stop()
+                return _Cut(number, first, last, folder, writer.seal())
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def write_script(
+        self, cut: _Cut, first: int, ends: Collection[int], meter: Meter, stop: Stopper
+    ) -> None:
+        """From batch `first` of its line on."""
+        cut.void()
+        if self.rows is None:
+            return
+        with meter.span("inspect", cut.number):
+            cut.script = self.rows.script(
+                cut.trace, cut.folder, first - cut.first, [end - cut.first for end in ends], stop
+            )
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        part = self.part
+        return {
+            "window_batches": part.batches,
+            "first_window_batches": min(part.first_batches, part.batches),
+            "made": "handover" if part.hands_over else part.made,
+        }
+
+    def close(self) -> None:
+        self._drop_stream()
+        self._scratch.abandon()
+
+
+class _Supply:
+    """The windows of one line of tasks, in their order; the first of them is in use."""
+
+    def __init__(
+        self, windows: Windows, line: Sequence[Task], first: int = 0, epoch_batches: int = 0
+    ) -> None:
+        """`epoch_batches`: where the line goes on after an epoch, batches of each."""
+        self.line = line
+        self._windows = windows
+        self._epoch_batches = epoch_batches
+        self._cuts: deque[_Cut] = deque()
+        self._next = first
+        self._length = min(windows.part.first_batches, windows.part.batches)
+        self._making: Background[_Cut] | None = None
+        self._meter = Meter()  # of what is being made
+
+    @property
+    def at_the_first(self) -> bool:
+        """Whether nothing was sampled yet, and later windows will be longer."""
+        return not self._cuts and self._length < self._windows.part.batches
+
+    def covers(self, t: int) -> bool:
+        """Whether batch t is in a window that there is, or begins the next one."""
+        first = self._cuts[0].first if self._cuts else self._next
+        return first <= t <= self._next
+
+    def in_use(self, t: int) -> _Cut | None:
+        """The first window, where it has batch t and a script for it."""
+        cut = self._cuts[0] if self._cuts else None
+        if cut is None or not cut.first <= t < cut.last:
+            return None
+        return cut if cut.script is not None or self._windows.rows is None else None
+
+    def find(self, t: int) -> _Cut | None:
+        return next((cut for cut in self._cuts if cut.first <= t < cut.last), None)
+
+    def retire(self, t: int) -> None:
+        """Removes the windows before batch t."""
+        while self._cuts and self._cuts[0].last <= t:
+            self._cuts.popleft().remove()
+
+    def contents(self, t: int) -> Any:
+        """Who is in the cache before batch t, the first of an epoch; None: nobody knows."""
+        cut = self.find(t - 1)
+        if cut is None or cut.script is None:
+            return None
+        return cut.script.contents(t - 1 - cut.first)
+
+    def sample(self, meter: Meter, stop: Stopper) -> _Cut | None:
+        """The next window; None: the line ends."""
+        last = min(self._next + self._length, len(self.line))
+        if last == self._next:
+            return None
+        cut = self._windows.sample(self.line, self._next, last, meter, stop)
+        self._cuts.append(cut)
+        self._next = last
+        self._length = min(self._length * _GROWTH, self._windows.part.batches)
+        return cut
+
+    def script(self, cut: _Cut, t: int, meter: Meter, stop: Stopper) -> None:
+        ends: Sequence[int] = ()
+        if self._epoch_batches:
+            first = t + -(t + 1) % self._epoch_batches
+            ends = range(first, cut.last, self._epoch_batches)
+        self._windows.write_script(cut, t, ends, meter, stop)
+
+    def prepared(self, t: int, meter: Meter, stop: Stopper) -> _Cut:
+        """The window of batch t, with a script from there on."""
+        cut = self.find(t) or self.sample(meter, stop)
+        assert cut is not None, "the line ends before this batch"
+        if cut.script is None:
+            self.script(cut, t, meter, stop)
+        return cut
+
+    # Beside the loop
+
+    def make_next(self) -> None:
+        """Begins the window after the one in use, if there is one."""
+        t = self._cuts[0].last
+        if self._making is None and t < len(self.line):
+            self._making = Background(lambda stop: self.prepared(t, self._meter, stop), "window")
+
+    def made(self, admission: Admission, meter: Meter) -> None:
+        """Waits for what is being made."""
+        making, self._making = self._making, None
+        if making is None:
+            return
+        try:
+            making.wait(admission.closed)
+        except BaseException:
+            making.cancel()
+            raise
+        finally:
+            meter.absorb(self._meter)
+            self._meter = Meter()
+
+    def void(self) -> None:
+        """Traces stay; scripts, and what is being made, do not."""
+        if self._making is not None:
+            self._making.cancel()
+            self._making = None
+        for cut in self._cuts:
+            cut.void()
+
+    def close(self) -> None:
+        self.void()
+        while self._cuts:
+            self._cuts.pop().remove()
+
+
+class _WindowRun(AheadRun):
+    """A run over a part of a line."""
+
+    enters = True
+
+    def __init__(
+        self, windows: Windows, supply: _Supply, first: int, last: int, meter: Meter
+    ) -> None:
+        self._windows = windows
+        self._supply = supply
+        self._first, self._last = first, last
+        self._meter = meter
+        self._stop = Stopper()
+        self._current: _Cut | None = None
+
+    def enter(self, number: int, admission: Admission) -> None:
+        t = self._first + number
+        if self._current is not None and t < self._current.last:
+            return
+        admission.drain()
+        self._stop()
+        self._current = self._supply.in_use(t)
+        if self._current is None:
+            cut = self._beside(t, admission) if self._is_beside else self._between(t, admission)
+            self._switch(cut)
+            self._current = cut
+        if self._is_beside:
+            self._supply.make_next()
+
+    @property
+    def _is_beside(self) -> bool:
+        return self._windows.part.made == "beside"
+
+    def _beside(self, t: int, admission: Admission) -> _Cut:
+        self._supply.made(admission, self._meter)
+        self._supply.retire(t)
+        return self._supply.prepared(t, self._meter, self._stop)
+
+    def _between(self, t: int, admission: Admission) -> _Cut:
+        """In memory that batches give up meanwhile."""
+        self._supply.retire(t)
+        maker, size = self._windows.on.maker, self._windows.lent_bytes
+        lent = maker.lend(size, admission.closed, admission.awaited) if size else None
+        try:
+            if self._windows.part.hands_over:
+                return self._handed_over(t)
+            return self._supply.prepared(t, self._meter, self._stop)
+        finally:
+            del lent
+
+    def _handed_over(self, t: int) -> _Cut:
+        """Scripted while the next one is sampled; then the memory is free for rows."""
+        windows, supply, meter, stop = self._windows, self._supply, self._meter, self._stop
+        lists, rows = windows.topology.lists, windows.rows
+        assert lists is not None and rows is not None
+        cut = supply.find(t)
+        if not lists.loaded and (cut is None or cut.last < len(supply.line)):
+            with meter.span("switch"):
+                lists.reload(rows.memory)
+        alone = supply.at_the_first
+        if cut is None:
+            cut = supply.sample(meter, stop)
+            assert cut is not None, "the line ends before this batch"
+        with ThreadPoolExecutor(1, "outcrop-inspect") as planner:
+            planning = planner.submit(supply.script, cut, t, meter, stop)
+            if not alone and supply.find(cut.last) is None:
+                supply.sample(meter, stop)
+            planning.result()
+        lists.unload()
+        return cut
+
+    def _switch(self, cut: _Cut) -> None:
+        if self._windows.rows is not None and cut.script is not None and cut.script.fills:
+            with self._meter.span("switch", cut.number):
+                self._windows.rows.switch(cut.script)
+
+    def replay(self, number: int, task: Task) -> Replayed | None:
+        cut = self._current  # no other comes while batches of this one are under way
+        assert cut is not None
+        t = self._first + number - cut.first
+        _, subgraph = next(cut.trace.scan(t, t + 1, what="narrow"))
+        return Replayed(task, subgraph, None if cut.script is None else cut.script.record(t))
+
+    def end(self, *, complete: bool) -> None:
+        self._stop.stop()
+        self._windows.end(self._supply, self._last, complete=complete)
+
+    def cancel(self) -> None:
+        self._stop.stop()

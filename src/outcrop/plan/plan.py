@@ -1,0 +1,133 @@
+"""Plan: what a strategy decides, as one typed value, before anything is allocated.
+
+Which topology, how far ahead batches are sampled, where rows come from, how many of what are under
+way. The budget, its refusal, the record and the runner all read this one object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+from outcrop.batch import RowShape
+from outcrop.budget import Demand
+from outcrop.errors import OptionError
+from outcrop.options import format_size
+from outcrop.plan.charges import Charge, Phase, by_name, total
+from outcrop.plan.context import MIN_BATCHES, Context
+from outcrop.rows.slots import PlannedSlots
+from outcrop.rows.source import RowsPart, row_shape
+from outcrop.sample.topology import TopologyPart
+
+if TYPE_CHECKING:
+    from outcrop.ahead.ahead import AheadPart
+
+# More batches ahead than this hide nothing more.
+MOST_AHEAD = 4
+
+
+@dataclass(frozen=True)
+class Concurrency:
+    """How many of what are under way."""
+
+    samplers: int = 1
+    """That sample batches as they come, each with memory of its own; 0: those that are not ahead
+    have none that is charged."""
+    waiting: int = 0
+    """Sampled batches that wait outside of their samplers; 0: inside."""
+    gatherers: int = 1
+    batches: int = MOST_AHEAD
+    """Ahead of the loop, where there is memory for them."""
+    order: Literal["exact", "completion"] = "exact"
+    """Whether batches come in the order of their tasks, or as they are done."""
+    serial: bool = False
+    """One stage after the other, one batch after the other: to time them."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is kept, how far ahead, in how many bytes."""
+
+    topology: TopologyPart
+    """What batches are sampled from as they come."""
+    rows: RowsPart | None
+    """None: the store has no features."""
+    ahead: AheadPart | None = None
+    """None: every batch is sampled as it comes."""
+    concurrency: Concurrency = Concurrency()
+    verify_rows: bool = False
+    """Whether every row is compared with the store's."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rows, PlannedSlots):
+            if self.ahead is None:
+                raise OptionError("slots that are planned need a window to be planned for")
+            if self.concurrency.gatherers != 1 or self.concurrency.order != "exact":
+                raise OptionError("slots that are planned are filled batch by batch, in order")
+
+    def shape(self, context: Context) -> RowShape:
+        """What batches have for each of their nodes."""
+        return row_shape(context) if self.rows is None else self.rows.shape(context)
+
+    def charges(self, context: Context) -> list[Charge]:
+        """Every byte, beside the batches': the only sum there is."""
+        parts = [part for part in (self.topology, self.rows, self.ahead) if part is not None]
+        return [
+            *context.common,
+            context.lent(self.shape(context)),
+            *samplers(context, self.topology, self.concurrency),
+            *(charge for part in parts for charge in part.charges(context)),
+        ]
+
+    def demands(self, context: Context) -> list[Demand]:
+        """What is in memory in each phase, the loop's first."""
+        charges, shape = self.charges(context), self.shape(context)
+        each = format_size(context.batch_bytes(shape))
+        said = {Phase.LOOP: f"{MIN_BATCHES} batches of {each}", Phase.AHEAD: f"a batch of {each}"}
+        return [
+            Demand(
+                by_name(charges, phase), context.batches_bytes(shape, phase), said.get(phase, "")
+            )
+            for phase in (Phase.LOOP, Phase.AHEAD, Phase.PREPARE)
+        ]
+
+    def fits(self, context: Context) -> bool:
+        return all(demand.bytes <= context.memory_bytes for demand in self.demands(context))
+
+    def lent_bytes(self, context: Context) -> int:
+        """What is made ahead takes of the batches' memory meanwhile."""
+        charges = self.charges(context)
+        return max(total(charges, Phase.AHEAD) - total(charges, Phase.LOOP), 0)
+
+    def written_bytes(self, context: Context) -> int:
+        """Disk that it takes beside the store, at most at a time, as far as sizes tell."""
+        ahead = 0 if self.ahead is None else self.ahead.written_bytes(context)
+        return self.topology.written_bytes(context) + ahead
+
+
+def samplers(context: Context, topology: TopologyPart, count: Concurrency) -> Sequence[Charge]:
+    """Of batches that are sampled as they come."""
+    return [
+        Charge("samplers", count.samplers * topology.sampler_bytes(context)),
+        Charge("sampled batches", count.waiting * context.waiting_bytes),
+    ]
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """A strategy has none of its own."""
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A name, options, and a function that decides: a pure one, of facts alone."""
+
+    name: str
+    plan: Callable[[Context], Plan]
+    Options: type = NoOptions
+    """A frozen dataclass, all of whose fields have defaults: "ginex:superbatch=100" sets one."""
+
+    def has(self, option: str) -> bool:
+        options: Any = self.Options
+        return option in {field.name for field in fields(options)}

@@ -1,0 +1,180 @@
+"""Settle: batches that are wanted and one memory number -> a plan, and who gets what.
+
+Nothing is allocated and nothing is written: a strategy that does not fit is refused here.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass, replace
+from functools import cached_property
+
+from outcrop.budget import Budget, Demand
+from outcrop.plan.charges import Phase, total
+from outcrop.plan.context import BatchSizes, Context, DiskFacts
+from outcrop.plan.plan import Plan
+from outcrop.sample.imported import ImportedSamples, find_samples
+from outcrop.sample.sampler import Sampler, Sampling
+from outcrop.sample.seeds import SeedOrder, Task
+from outcrop.sample.topology import paged_topology
+from outcrop.store.store import GraphStore
+from outcrop.strategies import strategy_named
+
+# Where in a schedule batches are sampled to see how large they are: the first places first.
+_PROBED_PLACES = (0.0, 1.0, 0.5, 0.25, 0.75)
+# Fewer, once so many edges were sampled. Not seconds: sizes decide what is found on disk again.
+_PROBED_EDGES = 1 << 22
+# Others may be larger than the largest of those: by so many times what lies between it and the
+# smallest, within these bounds. Five of a normal distribution are 2.3 deviations apart, and of ten
+# thousand the largest is 2.7 above the largest of five.
+_MARGIN_OF_SPREAD = 1.5
+_LEAST_MARGIN, _MOST_MARGIN = 0.1, 0.5
+_MARGIN_OF_ONE = 0.15
+_PROBE_THREADS = 16
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which batches, and what may be used for them; whoever prepares them."""
+
+    store: GraphStore
+    sampling: Sampling
+    seeds: SeedOrder
+    """A schedule whose batches show how large batches are."""
+    memory_bytes: int
+    disk_bytes: int | None = None
+    epochs: int | None = None
+    device: str = "cpu"
+    others: tuple[SeedOrder, ...] = ()
+    """Further schedules whose batches must fit as well."""
+    lent_bytes: int = 0
+    """That other work between epochs needs: of the batches' memory, and what that lacks."""
+
+    @cached_property
+    def sampled(self) -> BatchSizes:
+        """Sizes that are the same for every strategy."""
+        return probe(self.store, self.sampling, self.seeds, *self.others)
+
+    @cached_property
+    def disk(self) -> DiskFacts:
+        derived = self.store.derived
+        free = shutil.disk_usage(derived.folder).free
+        return DiskFacts(self.disk_bytes, free, derived.writable)
+
+    def context(self, options: object) -> Context:
+        """The facts, for a strategy with these options."""
+        samples, batch = self._samples(options), self.sampled
+        if samples is not None:
+            nodes, edges = max(batch.nodes, samples.nodes), max(batch.edges, samples.edges)
+            batch = replace(batch, nodes=nodes, edges=edges)
+        return Context(
+            graph=self.store.facts,
+            sampling=self.sampling,
+            seeds=self.seeds,
+            epochs=self.epochs,
+            batch=batch,
+            options=options,
+            memory_bytes=self.memory_bytes,
+            disk=self.disk,
+            engine=self.store.disk.facts,
+            samples=samples,
+            device=self.device,
+            lent_bytes=self.lent_bytes,
+            check_bytes=self.store.check_bytes,
+        )
+
+    def _samples(self, options: object) -> ImportedSamples | None:
+        name = getattr(options, "samples", None)
+        return None if name is None else find_samples(self.store, name)
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A plan, and who gets what of the memory."""
+
+    strategy: str
+    """With its options, as it was named."""
+    name: str
+    """Without them."""
+    plan: Plan
+    context: Context
+    budget: Budget
+    """With all charges of the main loop."""
+
+    @property
+    def batch_bytes(self) -> int:
+        """Of the largest batch."""
+        return self.context.batch_bytes(self.plan.shape(self.context))
+
+    @property
+    def depth(self) -> int:
+        """Batches that may be under way at a time; the budget has room for so many."""
+        room = self.budget.left_bytes // self.batch_bytes - 1
+        return min(room, self.plan.concurrency.batches)
+
+    @property
+    def prepare_bytes(self) -> int:
+        """Memory that preparation may use, as long as there are no batches and no caches."""
+        lent = self.context.lent(self.plan.shape(self.context))
+        kept = total([*self.context.common, lent], Phase.PREPARE)
+        return self.budget.total_bytes - kept
+
+
+def settle(wanted: Wanted, strategy: str) -> Settled:
+    """BudgetError where the memory is too little, with the least that would do."""
+    made, options = strategy_named(strategy)
+    context = wanted.context(options)
+
+    def demands(total: int) -> list[Demand]:
+        with_so_much = context.with_memory(total)
+        return made.plan(with_so_much).demands(with_so_much)
+
+    budget = Budget(wanted.memory_bytes)
+    budget.settle(demands)
+    return Settled(strategy, made.name, made.plan(context), context, budget)
+
+
+def probe(store: GraphStore, sampling: Sampling, *schedules: SeedOrder) -> BatchSizes:
+    """Samples some batches of each schedule, from first to last, through the page cache.
+
+    -> the largest that batches will be, as far as these tell.
+    """
+    found = [_probe(store, sampling, seeds) for seeds in schedules]
+    largest = BatchSizes(*(max(sizes) for sizes in zip(*map(astuple, found), strict=True)))
+    return replace(largest, mean_nodes=found[0].mean_nodes, mean_edges=found[0].mean_edges)
+
+
+def _probe(store: GraphStore, sampling: Sampling, seeds: SeedOrder) -> BatchSizes:
+    sampler = Sampler(sampling, paged_topology(store), seeds.seed, _PROBE_THREADS)
+    nodes, edges, targets = [0], [0], [0]
+    for task in _probed(seeds):
+        subgraph = sampler.sample(task)
+        nodes.append(len(subgraph.nodes))
+        edges.append(len(subgraph.sources))
+        targets.append(len(subgraph.counts))
+        if sum(edges) > _PROBED_EDGES:
+            break
+    margin = 1 + max(_margin(nodes[1:]), _margin(edges[1:]))
+    return BatchSizes(
+        int(max(nodes) * margin),
+        int(max(edges) * margin),
+        int(max(targets) * margin),
+        int(sampler.memory_bytes * margin),
+        sum(nodes) // max(len(nodes) - 1, 1),
+        sum(edges) // max(len(edges) - 1, 1),
+    )
+
+
+def _probed(seeds: SeedOrder) -> Iterator[Task]:
+    """Batches across the schedule, each of another epoch; none that is shorter than others."""
+    whole = max(len(seeds.nodes) // seeds.batch_size, 1)
+    for epoch, place in enumerate(_PROBED_PLACES if len(seeds) else ()):
+        yield seeds.task(epoch, round(place * (whole - 1)))
+
+
+def _margin(sizes: Sequence[int]) -> float:
+    if len(sizes) < 2 or not max(sizes):
+        return _MARGIN_OF_ONE
+    spread = (max(sizes) - min(sizes)) / max(sizes)
+    return min(max(spread * _MARGIN_OF_SPREAD, _LEAST_MARGIN), _MOST_MARGIN)

@@ -1,0 +1,1 @@
+"""Where the feature rows of batches come from."""

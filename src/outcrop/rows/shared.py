@@ -1,0 +1,305 @@
+"""Rows in slots that batches share, with reference counts: found there, on their way for another
+batch, or read; copied into x, or left where they are for as long as the batch lives.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outcrop import _core
+from outcrop.batch import BatchMaker, Prepared, RowShape
+from outcrop.cache.refcount import FeatureBuffer
+from outcrop.disk import Pending
+from outcrop.errors import BudgetError, OptionError
+from outcrop.meter import Meter
+from outcrop.parallel import cpu_count, ordered_map
+from outcrop.plan.charges import Charge
+from outcrop.rows.array import RowCopier
+from outcrop.rows.source import Admission, Resources, RowSource, RowWorker, row_shape
+from outcrop.sample.seeds import Ids
+from outcrop.store.store import FeatureRows
+
+if TYPE_CHECKING:
+    from outcrop.plan.context import Context
+
+# Of a batch that goes in parts: while the rows of one are copied, those of the other are on their
+# way.
+_PARTS_AT_ONCE = 2
+# Of the slots, what gathering may hold at a time: what it holds is not there for later batches.
+_PARTS_SHARE = 1 / 4
+# Rows of a part, if there are slots: thousands of requests, so that the drive's queue stays full.
+_LEAST_PART = 8192
+# Per node of a batch: its order and its id, while it is gathered.
+_ORDER_BYTES = 16
+# Per slot in use: a claim's list of slots.
+_CLAIM_BYTES = 8
+# Per row of a batch that is being loaded: lists of loads, of rows that ride along (half as many at
+# most) and of rows to wait for.
+_LOAD_BYTES = 48
+
+
+@dataclass(frozen=True)
+class SharedSlots:
+    """A buffer of slots over the drive."""
+
+    slots: int
+    gatherers: int
+    """At a time, at most."""
+    reuse: Literal["lookahead", "frequency", "lru"] = "lookahead"
+    """Whose slots are reused first."""
+    riders: bool = True
+    """Rows that a sampled batch will want are loaded with those whose pages they share."""
+    view: bool = False
+    """Batches have the slots of their rows in place of x."""
+
+    def with_most_slots(self, context: Context, room: int) -> SharedSlots:
+        """As many slots as fit, up to one per node; at least as many as there are."""
+        low, high = self.slots, context.graph.num_nodes
+        while low < high:
+            middle = (low + high + 1) // 2
+            if sum(charge.bytes for charge in self._with(middle).charges(context)) <= room:
+                low = middle
+            else:
+                high = middle - 1
+        return self._with(low)
+
+    def _with(self, slots: int) -> SharedSlots:
+        return SharedSlots(slots, self.gatherers, self.reuse, self.riders, self.view)
+
+    def shape(self, context: Context) -> RowShape:
+        shape = row_shape(context)
+        rows = context.graph.rows
+        if rows is None or not self.view:
+            return shape
+        if rows.name != "float32":
+            raise OptionError(
+                f"{context.graph.name}: x=slots needs rows stored as float32 (got {rows.name}); "
+                "others are decoded on the way into x"
+            )
+        return RowShape(shape.dim, shape.labels, in_slots=True)
+
+    def charges(self, context: Context) -> Sequence[Charge]:
+        graph, wanted = context.graph, self.gatherers * context.batch.nodes
+        filled = min(self.slots, wanted)
+        # Claims are kept as long as slots are held.
+        claimed = self.slots if self.view else filled
+        buffer = FeatureBuffer.memory_bytes(
+            graph.num_nodes, self.slots, graph.row_bytes, counted=self.reuse != "lru"
+        )
+        lists = wanted * _ORDER_BYTES + claimed * _CLAIM_BYTES + filled * _LOAD_BYTES
+        return [Charge("feature buffer", buffer), Charge("extraction", lists)]
+
+    def part_rows(self, gatherers: int) -> int:
+        """How many slots a part of a batch may hold.
+
+        Together, gatherers never want more slots than there are: no number of them is too few.
+        """
+        most = self.slots // (gatherers * _PARTS_AT_ONCE)
+        if self.reuse != "lru":  # in the order of use, parts would push out what the next one needs
+            most = min(max(int(most * _PARTS_SHARE), _LEAST_PART), most)
+        return max(most, 1)
+
+    def open(self, on: Resources) -> RowSource:
+        return SharedRows(self, on)
+
+
+class SharedRows(RowSource):
+    """The buffer, and who may wait for its slots."""
+
+    def __init__(self, part: SharedSlots, on: Resources) -> None:
+        self._part, self._store, self._maker = part, on.store, on.maker
+        self.part_rows = part.part_rows(on.gatherers)
+        self.buffer: FeatureBuffer | None = None
+
+    def load(self) -> None:
+        part, features = self._part, self._store.features
+        self.buffer = FeatureBuffer(
+            self._store.num_nodes,
+            part.slots,
+            features.encoding.row_bytes,
+            counted=part.reuse != "lru",
+            layout=features.layout if part.riders else None,
+            shown=part.view,
+        )
+
+    def worker(self, meter: Meter) -> RowWorker:
+        assert self.buffer is not None, "closed, or not loaded"
+        features = self._store.features
+        if self._part.view:
+            return _ViewWorker(features, self.buffer, meter)
+        return _CopyWorker(features, self.buffer, self.part_rows, meter)
+
+    def expect(self, nodes: Ids) -> _core.Expected | None:
+        buffer = self.buffer
+        if buffer is None or self._part.reuse != "lookahead":
+            return None
+        return buffer.expect(nodes)
+
+    def reserve(self, batch: Prepared, admission: Admission) -> None:
+        """Slots, or rows of its own where all slots are held and the loop waits."""
+        if self.buffer is not None and batch.x_index is not None:
+            _reserve(self.buffer, self._maker, batch, admission)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {
+            "slots": self._part.slots,
+            "part_rows": None if self._part.view else self.part_rows,
+        }
+
+    def close(self) -> None:
+        self.buffer = None
+
+
+def _reserve(
+    buffer: FeatureBuffer, maker: BatchMaker, batch: Prepared, admission: Admission
+) -> None:
+    assert batch.x_index is not None
+    order = np.argsort(batch.n_id, kind="stable")
+    nodes = batch.n_id[order]
+    wanted = int(np.count_nonzero(np.diff(nodes))) + min(len(nodes), 1)
+    own_bytes = len(nodes) * buffer.rows.shape[1]
+    if wanted > buffer.num_slots:
+        if maker.strict:
+            raise BudgetError(
+                f"a batch of {wanted} nodes needs as many slots, more than the "
+                f"{buffer.num_slots} that memory= leaves for rows; give more, or make batches "
+                "smaller"
+            )
+        batch.expected = None
+        _give_rows(batch, maker.take(own_bytes, admission.closed, admission.awaited))
+        return
+
+    def why() -> str:
+        held = buffer.num_slots - buffer.num_standby
+        return (
+            f"the next batch needs {wanted} slots, and {held} of {buffer.num_slots} are held "
+            "by batches that are still referenced"
+        )
+
+    def claimed(seconds: float) -> bool | None:
+        batch.claim = buffer.reserve(nodes, seconds, batch.expected)
+        return None if batch.claim is None else True
+
+    def given() -> bool:
+        _give_rows(batch, maker.overdraft.beyond([own_bytes])[0])
+        return True
+
+    maker.overdraft.wait(
+        claimed,
+        given,
+        maker.pool.charged_bytes(own_bytes),
+        admission.closed,
+        admission.awaited,
+        why,
+    )
+    batch.expected = None
+    if batch.claim is not None:
+        batch.x_index[order] = batch.claim.slots
+
+
+def _give_rows(batch: Prepared, memory: NDArray[np.uint8]) -> None:
+    """Rows of its own in place of slots."""
+    assert batch.x_index is not None
+    batch.x_index[:] = np.arange(len(batch.n_id))
+    batch.x_buffer = memory.view(np.float32).reshape(len(batch.n_id), -1)
+
+
+class _ViewWorker:
+    """Rows stay in their slots. Not thread-safe, apart from `cancel`; all share the buffer."""
+
+    def __init__(self, features: FeatureRows, buffer: FeatureBuffer, meter: Meter) -> None:
+        self._features = features
+        self._buffer = buffer
+        self._meter = meter
+        self._reading: set[Pending] = set()
+        self._cancelled = threading.Event()
+
+    def gather(self, batch: Prepared, _: None = None) -> None:
+        """Fills the slots that the batch has reserved; or rows of its own where it has none."""
+        claim, batch.claim = batch.claim, None
+        if claim is None:
+            assert batch.x_buffer is not None
+            order = np.argsort(batch.n_id, kind="stable")
+            self._read(batch.n_id[order], order, batch.x_buffer)
+            self._meter.serve(len(order))
+            return
+        self._buffer.fill(claim, self._read, self._cancelled.is_set)
+        batch.x_buffer = self._buffer.hold(claim)
+        self._count(claim, len(batch.n_id))
+
+    def _count(self, claim: _core.Claim, rows: int) -> None:
+        """Rows found there, rows that one read brought for two, and rows that were read."""
+        self._meter.serve(rows, buffer=claim.found, shared=claim.shared)
+
+    def _read(
+        self,
+        nodes: NDArray[np.int64],
+        slots: NDArray[np.int64],
+        rows: NDArray[np.float32] | NDArray[np.uint8] | None = None,
+    ) -> None:
+        """Rows -> slots of the buffer, or places in `rows`."""
+        memory = self._buffer.rows if rows is None else rows
+        reading = self._features.start_read(nodes, memory, slots)
+        self._reading.add(reading)
+        try:
+            if self._cancelled.is_set():  # perhaps before there was anything to cancel
+                reading.cancel()
+            reading.wait()
+        finally:
+            self._reading.discard(reading)
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+        for reading in list(self._reading):
+            reading.cancel()
+
+
+class _CopyWorker(_ViewWorker):
+    """The same rows, copied into x."""
+
+    def __init__(
+        self, features: FeatureRows, buffer: FeatureBuffer, part_rows: int, meter: Meter
+    ) -> None:
+        super().__init__(features, buffer, meter)
+        self._part_rows = part_rows
+        self._copier = RowCopier(buffer.rows, features.encoding, cpu_count())
+        self._copying = threading.Lock()
+
+    def gather(self, batch: Prepared, _: None = None) -> None:
+        # Ascending, so that the drive sees one forward sweep and neighbours are read together;
+        # where a batch goes in parts, so do they.
+        order = np.argsort(batch.n_id, kind="stable")
+        nodes = batch.n_id[order]
+
+        def extract(begin: int) -> None:
+            part = slice(begin, begin + self._part_rows)
+            self._extract(batch, nodes[part], order[part])
+
+        begins = range(0, len(nodes), self._part_rows)
+        parts = ordered_map(extract, begins, threads=_PARTS_AT_ONCE)
+        for _ in parts if len(begins) > 1 else map(extract, begins):
+            pass
+        batch.expected = None
+
+    def _extract(
+        self, batch: Prepared, nodes: NDArray[np.int64], places: NDArray[np.int64]
+    ) -> None:
+        assert batch.x is not None
+        claim = self._buffer.claim(nodes, self._read, self._cancelled.is_set, batch.expected)
+        try:
+            with self._copying, self._meter.span("copy", batch.task.batch, within="gather"):
+                self._copier.copy(claim.slots, batch.x, places)
+        finally:
+            claim.release()
+        self._count(claim, len(nodes))
+
+    def cancel(self) -> None:
+        super().cancel()
+        self._copier.cancel()

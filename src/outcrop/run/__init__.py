@@ -1,0 +1,1 @@
+"""A plan at work: tasks -> batches, through stages on threads."""
