@@ -66,6 +66,14 @@ def test_a_restored_run_goes_on_bit_by_bit(tmp_path: Path) -> None:
         assert torch.equal(value, other.state_dict()[name]), name
 
 
+def test_what_was_loaded_does_not_change_with_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    save_checkpoint(path, Checkpoint({"w": torch.arange(5000.0)}))
+    loaded = load_checkpoint(path).model["w"]
+    path.write_bytes(b"")  # in place: a map of it would end the process
+    assert torch.equal(loaded, torch.arange(5000.0))
+
+
 def test_an_older_checkpoint_is_replaced_whole(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "c"
     for value in (1.0, 2.0):

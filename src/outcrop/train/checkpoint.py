@@ -226,7 +226,8 @@ def _read(path: Path) -> tuple[str, str | None, dict[str, torch.Tensor]]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # Copies: else they are of a map of the file, and change, or end the process, with it.
+            tensors = {n: file.get_tensor(n).clone() for n in file.keys()}  # noqa: SIM118
         return metadata[_FORMAT], metadata.get(_DIGEST), tensors
     except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
         raise StoreError(f"{path}: not a checkpoint of Outcrop, or damaged: {error}") from error
