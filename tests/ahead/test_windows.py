@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from outcrop.ahead.window import FIRST_BATCHES
+from outcrop.cache.policy import Policy
 from outcrop.errors import WriteError
 from outcrop.loader import NeighborLoader
 from outcrop.options import DiskOptions, Faults, parse_size
@@ -166,6 +167,31 @@ def test_validation_costs_training_few_of_its_hits(store: GraphStore) -> None:
         found.append(sum(entry.hits["cache"] for entry in trains))
         loader.close()
     assert found[1] > 0.8 * found[0]
+
+
+@pytest.mark.parametrize("mode", ["split:overlap=false", "split:overlap=true", "handover"])
+def test_where_others_come_between_epochs_little_is_decided_in_vain(
+    store: GraphStore, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = []
+    plan = Policy.plan
+
+    def watched(policy: Policy, trace: Any, *given: Any, **options: Any) -> Any:
+        planned.append(options["last"] - options["first"])
+        return plan(policy, trace, *given, **options)
+
+    monkeypatch.setattr(Policy, "plan", watched)
+    loader = make(store, f"ginex:mode={mode}:superbatch=64", epochs=EPOCHS)
+    validation = loader.sibling("val", shuffle=False)
+    for _ in range(EPOCHS):
+        for batches in (loader, validation.epoch(0)):
+            for batch in batches:
+                del batch
+    loader.close()
+    validated = EPOCHS * len(validation)
+    # The first time nobody knows.
+    assert sum(planned) == validated + 4 * BATCHES + 3 * BATCHES
+    assert planned[0] == 4 * BATCHES
 
 
 @pytest.mark.parametrize("strategy", MODES)

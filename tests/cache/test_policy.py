@@ -357,7 +357,7 @@ def test_contents_are_kept_where_they_are_asked_for(disk: Disk, tmp_path: Path) 
                 assert len(plan.fill_nodes) == fills
         with pytest.raises(IndexError, match=r"below 3 \(got \[3\]\)"):
             static.plan(trace, disk, tmp_path, ends=[3])
-        with pytest.raises(IndexError, match=r"batch 0 to 3 \(got 4\)"):
+        with pytest.raises(IndexError, match=r"within 0 to 3 \(got 4 to 3\)"):
             static.plan(trace, disk, tmp_path, first=4)
 
 

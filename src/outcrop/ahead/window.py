@@ -125,11 +125,14 @@ class _Cut:
     folder: Path
     trace: TraceReader
     script: Script | None = None
+    scripted: int = 0
+    """Up to which batch of the line."""
 
     def void(self) -> None:
         if self.script is not None:
             self.script.close()
             self.script = None
+        self.scripted = 0
 
     def remove(self) -> None:
         self.void()
@@ -184,6 +187,9 @@ class Windows(Ahead):
         self._lease = threading.Lock()
         # Of whoever has the lease
         self._stream: _Supply | None = None
+        self.visited = False
+        """Whether other runs come between epochs: then nothing is decided beyond the next end of
+        one, since it would be decided in vain."""
         self._at: int | None = None
         """Where in the stream a run ended: the cache holds what the script says for there."""
 
@@ -209,7 +215,7 @@ class Windows(Ahead):
         assert self._stream is not None and self._at is not None
         contents = self._stream.contents(self._at)
         self._stream.void()
-        self._at = None
+        self._at, self.visited = None, True
         if self.rows is not None:
             self.rows.restore(contents)
 
@@ -267,16 +273,27 @@ class Windows(Ahead):
             raise
 
     def write_script(
-        self, cut: _Cut, first: int, ends: Collection[int], meter: Meter, stop: Stopper
+        self,
+        cut: _Cut,
+        first: int,
+        last: int,
+        ends: Collection[int],
+        meter: Meter,
+        stop: Stopper,
     ) -> None:
-        """From batch `first` of its line on."""
+        """Of batches [first, last) of its line."""
         cut.void()
-        if self.rows is None:
-            return
-        with meter.span("inspect", cut.number):
-            cut.script = self.rows.script(
-                cut.trace, cut.folder, first - cut.first, [end - cut.first for end in ends], stop
-            )
+        if self.rows is not None:
+            with meter.span("inspect", cut.number):
+                cut.script = self.rows.script(
+                    cut.trace,
+                    cut.folder,
+                    first - cut.first,
+                    last - cut.first,
+                    [end - cut.first for end in ends],
+                    stop,
+                )
+        cut.scripted = last
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -321,12 +338,14 @@ class _Supply:
     def in_use(self, t: int) -> _Cut | None:
         """The first window, where it has batch t and a script for it."""
         cut = self._cuts[0] if self._cuts else None
-        if cut is None or not cut.first <= t < cut.last:
-            return None
-        return cut if cut.script is not None or self._windows.rows is None else None
+        return cut if cut is not None and cut.first <= t < cut.scripted else None
 
     def find(self, t: int) -> _Cut | None:
         return next((cut for cut in self._cuts if cut.first <= t < cut.last), None)
+
+    def ends_with(self, cut: _Cut) -> bool:
+        """Whether the window after it is yet to be sampled."""
+        return cut.last == self._next < len(self.line)
 
     def retire(self, t: int) -> None:
         """Removes the windows before batch t."""
@@ -352,26 +371,29 @@ class _Supply:
         return cut
 
     def script(self, cut: _Cut, t: int, meter: Meter, stop: Stopper) -> None:
-        ends: Sequence[int] = ()
+        """From batch t on; the contents are kept at ends of epochs, if the line goes on there."""
+        last, ends = cut.last, range(0)
         if self._epoch_batches:
-            first = t + -(t + 1) % self._epoch_batches
-            ends = range(first, cut.last, self._epoch_batches)
-        self._windows.write_script(cut, t, ends, meter, stop)
+            end = t + -(t + 1) % self._epoch_batches
+            last = min(last, end + 1) if self._windows.visited else last
+            ends = range(end, last, self._epoch_batches)
+        self._windows.write_script(cut, t, last, ends, meter, stop)
 
     def prepared(self, t: int, meter: Meter, stop: Stopper) -> _Cut:
         """The window of batch t, with a script from there on."""
         cut = self.find(t) or self.sample(meter, stop)
         assert cut is not None, "the line ends before this batch"
-        if cut.script is None:
+        if not t < cut.scripted:
             self.script(cut, t, meter, stop)
         return cut
 
     # Beside the loop
 
     def make_next(self) -> None:
-        """Begins the window after the one in use, if there is one."""
+        """Begins the window after the one in use, if there is one and that is all decided."""
         t = self._cuts[0].last
-        if self._making is None and t < len(self.line):
+        decided = self._cuts[0].scripted == t
+        if self._making is None and decided and t < len(self.line):
             self._making = Background(lambda stop: self.prepared(t, self._meter, stop), "window")
 
     def made(self, admission: Admission, meter: Meter) -> None:
@@ -419,7 +441,7 @@ class _WindowRun(AheadRun):
 
     def enter(self, number: int, admission: Admission) -> None:
         t = self._first + number
-        if self._current is not None and t < self._current.last:
+        if self._current is not None and t < self._current.scripted:
             return
         admission.drain()
         self._stop()
@@ -457,17 +479,16 @@ class _WindowRun(AheadRun):
         windows, supply, meter, stop = self._windows, self._supply, self._meter, self._stop
         lists, rows = windows.topology.lists, windows.rows
         assert lists is not None and rows is not None
-        cut = supply.find(t)
-        if not lists.loaded and (cut is None or cut.last < len(supply.line)):
+        alone, cut = supply.at_the_first, supply.find(t)
+        if not lists.loaded and (cut is None or supply.ends_with(cut)):
             with meter.span("switch"):
                 lists.reload(rows.memory)
-        alone = supply.at_the_first
         if cut is None:
             cut = supply.sample(meter, stop)
             assert cut is not None, "the line ends before this batch"
         with ThreadPoolExecutor(1, "outcrop-inspect") as planner:
             planning = planner.submit(supply.script, cut, t, meter, stop)
-            if not alone and supply.find(cut.last) is None:
+            if not alone and supply.ends_with(cut):
                 supply.sample(meter, stop)
             planning.result()
         lists.unload()

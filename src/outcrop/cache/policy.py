@@ -116,8 +116,10 @@ class Plan(AbstractContextManager["Plan"]):
 class _Draft(AbstractContextManager["_Draft"]):
     """A plan in the making. What is not finished is removed."""
 
-    def __init__(self, disk: Disk, folder: Path, first: int, ends: Collection[int]) -> None:
-        self.first = first
+    def __init__(
+        self, disk: Disk, folder: Path, first: int, last: int, ends: Collection[int]
+    ) -> None:
+        self.first, self.last = first, last
         self._disk = disk
         self._folder = folder
         self._ends = frozenset(ends)
@@ -180,22 +182,26 @@ class Policy(ABC):
         folder: Path,
         *,
         first: int = 0,
+        last: int | None = None,
         ends: Collection[int] = (),
         stop: Callable[[], None] = nothing,
     ) -> Plan:
-        """Plans the batches [first, len(trace)), as if there were none before them.
+        """Plans the batches [first, last), or all from `first` on, as if there were no others.
 
         `folder`: for this plan's files. `ends`: batches of the trace; after those that are planned,
         the contents are kept, and from the first on 2 MiB more are held while planning. `stop`:
         called for every batch of every pass, and may raise. Where planning ends with an error, no
         files are left, and the cache counts as empty until it is restored.
         """
-        if not 0 <= first <= len(trace):
-            raise IndexError(f"a plan begins with batch 0 to {len(trace)} (got {first})")
+        last = len(trace) if last is None else last
+        if not 0 <= first <= last <= len(trace):
+            raise IndexError(
+                f"a plan is of batches within 0 to {len(trace)} (got {first} to {last})"
+            )
         if any(not 0 <= t < len(trace) for t in ends):
             raise IndexError(f"contents are kept after batches below {len(trace)} (got {ends})")
         try:
-            with _Draft(disk, folder, first, ends) as draft:
+            with _Draft(disk, folder, first, last, ends) as draft:
                 return self._plan(trace, draft, stop)
         except BaseException:  # nobody will carry out what was planned so far
             self.clear()
@@ -245,15 +251,15 @@ class Belady(Policy):
         )
 
     def _plan(self, trace: TraceReader, draft: _Draft, stop: Callable[[], None]) -> Plan:
-        core, first = self._core, draft.first
-        sizes, last = trace.sizes[0][first:], len(trace) - first - 1
+        core, first, end = self._core, draft.first, draft.last
+        sizes, last = trace.sizes[0][first:end], end - first - 1
         if not self._keeps:
             core.clear()
         core.begin(len(sizes), min(int(sizes.sum()), self._num_nodes))
         # Used by one batch after the other: fresh memory costs as much as a lookup.
         room = np.empty(int(sizes.max(initial=0)), np.uint32)
         with draft.spill("next_uses", [np.uint32]) as uses:
-            backwards = trace.scan(first, what="nodes", backwards=True, ahead_bytes=0)
+            backwards = trace.scan(first, end, what="nodes", backwards=True, ahead_bytes=0)
             for back, nodes in enumerate(backwards):
                 stop()
                 next_uses = room[: len(nodes)]
@@ -261,8 +267,8 @@ class Belady(Policy):
                 uses.append(next_uses)
             uses.seal()
             core.turn_around()
-            fill = self._fill(trace, first, stop)
-            forwards = trace.scan(first, what="nodes", ahead_bytes=0)
+            fill = self._fill(trace, draft, stop)
+            forwards = trace.scan(first, end, what="nodes", ahead_bytes=0)
             with closing(uses.scan(range(last, -1, -1))) as following:
                 for t, (nodes, (next_uses,)) in enumerate(zip(forwards, following, strict=True)):
                     stop()
@@ -272,11 +278,11 @@ class Belady(Policy):
         core.end()
         return draft.finish(*fill)
 
-    def _fill(self, trace: TraceReader, first: int, stop: Callable[[], None]) -> tuple[Ids, Ids]:
+    def _fill(self, trace: TraceReader, draft: _Draft, stop: Callable[[], None]) -> tuple[Ids, Ids]:
         nobody = np.empty(0, np.int64)
         if self._keeps:
             return nobody, nobody
-        for t, nodes in enumerate(trace.scan(first, what="nodes", ahead_bytes=0)):
+        for t, nodes in enumerate(trace.scan(draft.first, draft.last, what="nodes", ahead_bytes=0)):
             stop()
             if not self._core.fill(t, nodes):
                 break
@@ -304,7 +310,7 @@ class Lru(Policy):
         core = self._core
         if not self._keeps:
             self.clear()
-        for nodes in trace.scan(draft.first, what="nodes", ahead_bytes=0):
+        for nodes in trace.scan(draft.first, draft.last, what="nodes", ahead_bytes=0):
             stop()
             slots = np.empty(len(nodes), np.int32)
             core.step(nodes, slots)
@@ -339,7 +345,7 @@ class Static(Policy):
 
     def _plan(self, trace: TraceReader, draft: _Draft, stop: Callable[[], None]) -> Plan:
         nobody = np.empty(0, np.uint32)
-        for nodes in trace.scan(draft.first, what="nodes", ahead_bytes=0):
+        for nodes in trace.scan(draft.first, draft.last, what="nodes", ahead_bytes=0):
             stop()
             draft.append(Changes(self.look_up(nodes), nobody, nobody))
         fill = np.empty(0, np.int64) if self._filled else self._nodes

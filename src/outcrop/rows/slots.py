@@ -246,7 +246,13 @@ class PlannedRows(RowSource):
         return _PlannedWorker(self._rows(cpu_count()), meter)
 
     def script(
-        self, trace: TraceReader, folder: Path, first: int, ends: Collection[int], stop: Stop
+        self,
+        trace: TraceReader,
+        folder: Path,
+        first: int,
+        last: int,
+        ends: Collection[int],
+        stop: Stop,
     ) -> Script:
         """Decides for batches [first, last) of a window.
 
@@ -255,7 +261,7 @@ class PlannedRows(RowSource):
         disk = self._store.disk
         if self._part.refilled:  # nothing of it is there any more
             ends = ()
-        return self._policy.plan(trace, disk, folder, first=first, ends=ends, stop=stop)
+        return self._policy.plan(trace, disk, folder, first=first, last=last, ends=ends, stop=stop)
 
     def switch(self, script: Script) -> None:
         """Its contents become those of a window; nothing is gathered meanwhile."""
