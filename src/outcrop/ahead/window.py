@@ -482,7 +482,7 @@ class _WindowRun(AheadRun):
         alone, cut = supply.at_the_first, supply.find(t)
         if not lists.loaded and (cut is None or supply.ends_with(cut)):
             with meter.span("switch"):
-                lists.reload(rows.memory)
+                lists.reload(rows.shared_memory)
         if cut is None:
             cut = supply.sample(meter, stop)
             assert cut is not None, "the line ends before this batch"

@@ -7,8 +7,8 @@ way. The budget, its refusal, the record and the runner all read this one object
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from outcrop.batch import RowShape
 from outcrop.budget import Demand
@@ -127,7 +127,3 @@ class Strategy:
     plan: Callable[[Context], Plan]
     Options: type = NoOptions
     """A frozen dataclass, all of whose fields have defaults: "ginex:superbatch=100" sets one."""
-
-    def has(self, option: str) -> bool:
-        options: Any = self.Options
-        return option in {field.name for field in fields(options)}

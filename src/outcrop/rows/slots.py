@@ -223,8 +223,8 @@ class PlannedRows(RowSource):
         if part.policy == "static":
             # First: while nodes are chosen there is memory for a number per node.
             self._hottest = most_out_edges(out_degrees(on.store, on.progress), self._slots)
-        self.memory = aligned_empty(part.memory_bytes(on.context))
-        """For rows, and for others while there are none."""
+        self._memory = aligned_empty(part.memory_bytes(on.context))
+        self.shared_memory = self._memory if part.region is not None else None
 
     @cached_property
     def _policy(self) -> Policy:
@@ -239,7 +239,7 @@ class PlannedRows(RowSource):
         features = self._store.features
         if unit != _USUAL_UNIT:
             features = self._store.features_in_units(unit)
-        memory = self.memory[: self._slots * row_bytes].reshape(self._slots, row_bytes)
+        memory = self._memory[: self._slots * row_bytes].reshape(self._slots, row_bytes)
         return SlotRows(features, memory, threads)
 
     def worker(self, meter: Meter) -> RowWorker:
@@ -274,7 +274,7 @@ class PlannedRows(RowSource):
 
     def close(self) -> None:
         self.__dict__.pop("_policy", None)
-        self.memory = np.empty(0, np.uint8)
+        self._memory, self.shared_memory = np.empty(0, np.uint8), None
 
 
 class _PlannedWorker:

@@ -10,6 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from outcrop import _core
 from outcrop.batch import BatchMaker, Prepared, RowShape
 from outcrop.meter import Meter
@@ -101,6 +104,9 @@ class RowWorker(Protocol):
 
 class RowSource:
     """Where rows come from. Thread-safe."""
+
+    shared_memory: NDArray[np.uint8] | None = None
+    """Of its region, for another tenant while it holds no rows; None: it is in none."""
 
     def load(self) -> None:
         """Reads what is kept from the first batch on: all preparation is over."""

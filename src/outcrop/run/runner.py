@@ -24,13 +24,12 @@ from outcrop.pipeline import Pipeline, Stage
 from outcrop.plan.plan import Plan
 from outcrop.plan.settle import Settled
 from outcrop.progress import Progress
-from outcrop.rows.slots import PlannedRows
 from outcrop.rows.source import Admission, Resources, RowSource, RowWorker
 from outcrop.rows.verify import verify_rows
 from outcrop.run.stages import GATHER, GRAPH_LOAD, SAMPLE, WINDOW
 from outcrop.sample.sampler import Sampler, Subgraph, WaitingBatches
 from outcrop.sample.seeds import Task
-from outcrop.sample.topology import CachedLists, Opening
+from outcrop.sample.topology import Opening, Topology
 from outcrop.store.store import GraphStore
 
 
@@ -48,11 +47,8 @@ class Runner:
             store, context, maker, settled.depth, gatherers, settled.prepare_bytes, progress
         )
         self.rows: RowSource | None = None if plan.rows is None else plan.rows.open(self.on)
-        shared = self.rows.memory if isinstance(self.rows, PlannedRows) else None
-        hands_over = isinstance(plan.topology, CachedLists) and plan.topology.region is not None
-        self.topology = plan.topology.open(
-            Opening(store, context.keeps_edge_ids, progress, shared if hands_over else None)
-        )
+        shared = None if self.rows is None else self.rows.shared_memory
+        self.topology = plan.topology.open(Opening(store, context.keeps_edge_ids, progress, shared))
         self.ahead: Ahead | None = None
         try:
             if plan.ahead is not None:
@@ -92,11 +88,9 @@ class Runner:
     def facts(self) -> dict[str, Any]:
         """What was decided and prepared, in JSON's values, for the record."""
         context, plan = self.on.context, self.plan
-        kept = ("topology", "neighbour cache", "topology in the page cache")
-        charges = [charge for charge in plan.topology.charges(context) if charge.name in kept]
         facts = {
             "topology": plan.topology.name,
-            "topology_bytes": sum(charge.bytes for charge in charges),
+            "topology_bytes": plan.topology.kept_bytes(context),
             "samplers": plan.concurrency.samplers,
             "waiting": plan.concurrency.waiting,
             "gatherers": self.on.gatherers,
@@ -135,23 +129,27 @@ class _Run:
         on, plan = runner.on, runner.plan
         self._on, self._plan, self._rows = on, plan, runner.rows
         self._tasks, self._ahead, self._meter = tasks, ahead, meter
-        count = max(plan.concurrency.samplers, 1)
-        context = on.context
-        self._samplers = [
-            runner.topology.sampler(context.sampling, context.seeds.seed) for _ in range(count)
-        ]
+        self._topology: Topology = runner.topology
         self._workers: list[RowWorker] = []
         if runner.rows is not None:
             self._workers = [runner.rows.worker(meter) for _ in range(on.gatherers)]
         self._free: queue.SimpleQueue[Sampler] = queue.SimpleQueue()
         self._idle: queue.SimpleQueue[RowWorker] = queue.SimpleQueue()
-        for sampler in self._samplers:
-            self._free.put(sampler)
+        self._samplers: list[Sampler] = []
+        if plan.ahead is None:
+            for _ in range(plan.concurrency.samplers):
+                self._add_sampler()
         for worker in self._workers:
             self._idle.put(worker)
         self._waiting: WaitingBatches | None = None
         if plan.concurrency.waiting:
-            self._waiting = WaitingBatches(context.waiting_bytes)
+            self._waiting = WaitingBatches(on.context.waiting_bytes)
+
+    def _add_sampler(self) -> None:
+        context = self._on.context
+        sampler = self._topology.sampler(context.sampling, context.seeds.seed)
+        self._samplers.append(sampler)
+        self._free.put(sampler)
 
     def piped(self) -> Iterator[Prepared]:
         on, concurrency = self._on, self._plan.concurrency
@@ -215,6 +213,8 @@ class _Run:
             found = self._ahead.replay(number, task)
             if found is not None:
                 return _Sampled(number, found.task, found.subgraph, record=found.record)
+        if not self._samplers:  # of a plan with something ahead: one is enough for what is not
+            self._add_sampler()
         sampler = self._free.get()
         try:
             subgraph = sampler.sample(task)

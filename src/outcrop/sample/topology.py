@@ -51,7 +51,7 @@ class Opening:
     """Whether sampled edges are looked up in what the store keeps of them."""
     progress: Progress = SILENT
     memory: Bytes | None = None
-    """To be used for neighbour lists, where there are some; None: memory of their own."""
+    """Of the region that it may be in."""
 
 
 class TopologyPart(ABC):
@@ -67,6 +67,10 @@ class TopologyPart(ABC):
     def sampler_bytes(self, context: Context) -> int:
         """Of one sampler that draws from it."""
         return context.sampler_bytes()
+
+    def kept_bytes(self, _: Context) -> int:
+        """Of neighbour lists in memory."""
+        return 0
 
     def written_bytes(self, _: Context) -> int:
         """What it keeps on disk, at most."""
@@ -124,6 +128,9 @@ class Resident(TopologyPart):
         kept = context.graph.array_bytes("edge_ids") if context.keeps_edge_ids else 0
         return [Charge("topology", context.graph.topology_bytes), Charge("edge ids", kept)]
 
+    def kept_bytes(self, context: Context) -> int:
+        return context.graph.topology_bytes
+
     def sampler_bytes(self, context: Context) -> int:
         return context.sampler_bytes(loaded_edge_ids=True)
 
@@ -156,6 +163,9 @@ class Paged(Mapped):
     def charges(self, _: Context) -> Sequence[Charge]:
         return [Charge("topology in the page cache", self.page_cache_bytes)]
 
+    def kept_bytes(self, _: Context) -> int:
+        return self.page_cache_bytes
+
     def open(self, on: Opening) -> Topology:
         core = paged_topology(on.store)
         return Topology(on.store, core, self.threads, edge_ids=on.edge_ids)
@@ -187,11 +197,15 @@ class CachedLists(TopologyPart):
     def sampler_bytes(self, context: Context) -> int:
         return context.sampler_bytes() + lists_scratch_bytes(context)
 
+    def kept_bytes(self, _: Context) -> int:
+        return self.bytes
+
     def written_bytes(self, _: Context) -> int:
         return self.bytes
 
     def open(self, on: Opening) -> Topology:
-        lists = NeighborCache.open(on.store, self.bytes, self.metric, on.progress, on.memory)
+        memory = on.memory if self.region is not None else None
+        lists = NeighborCache.open(on.store, self.bytes, self.metric, on.progress, memory)
         try:
             core = lists.topology(on.store.load("indptr"))
         except BaseException:
