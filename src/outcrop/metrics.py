@@ -132,7 +132,7 @@ class LoaderRecord:
     order: str = "exact"
     """In which batches came: exact, or completion, as they were done."""
     plan: dict[str, Any] = field(default_factory=dict)
-    """What the strategy decided and prepared, in its own words."""
+    """What was decided and prepared: of every strategy alike, then of its parts."""
     passed_over: dict[str, str] = field(default_factory=dict)
     """Where auto chose the strategy: those that it would have preferred, and what kept them out."""
     over_budget_bytes: int = 0

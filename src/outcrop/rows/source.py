@@ -72,7 +72,7 @@ class RowsPart(Protocol):
         """All that it keeps, beside batches."""
 
     def open(self, on: Resources) -> RowSource:
-        """Nothing is read yet: there may be preparation to come, which needs the memory."""
+        """No row is read yet: there may be preparation to come, which needs the memory."""
 
 
 class Script(Protocol):
