@@ -27,7 +27,7 @@ import numpy as np
 
 from outcrop.ahead.ahead import Ahead, AheadRun, Replayed
 from outcrop.ahead.background import Background, Stopper
-from outcrop.ahead.sampling import SamplingAhead
+from outcrop.sample.ahead import SamplingAhead
 from outcrop.meter import Meter
 from outcrop.plan.charges import Charge, Phase
 from outcrop.rows.slots import PlannedRows, PlannedSlots

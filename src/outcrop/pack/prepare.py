@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outcrop.ahead.sampling import SamplingAhead
+from outcrop.sample.ahead import SamplingAhead
 from outcrop.disk import Disk
 from outcrop.errors import BudgetError, CorruptError
 from outcrop.options import format_size, size_of_at_least

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from outcrop.ahead.sampling import SamplingAhead
+from outcrop.sample.ahead import SamplingAhead
 from outcrop.environment import store_facts
 from outcrop.errors import OptionError, StoreError
 from outcrop.feed import ALL_NODES, seed_nodes
