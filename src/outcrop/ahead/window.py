@@ -27,11 +27,11 @@ import numpy as np
 
 from outcrop.ahead.ahead import Ahead, AheadRun, Replayed
 from outcrop.ahead.background import Background, Stopper
-from outcrop.sample.ahead import SamplingAhead
 from outcrop.meter import Meter
 from outcrop.plan.charges import Charge, Phase
 from outcrop.rows.slots import PlannedRows, PlannedSlots
 from outcrop.rows.source import Admission, Resources, RowSource, Script, row_shape
+from outcrop.sample.ahead import SamplingAhead
 from outcrop.sample.seeds import SeedOrder, Task
 from outcrop.sample.topology import CachedLists, Topology, TopologyPart, lists_scratch_bytes
 from outcrop.sample.trace import TraceReader, TraceWriter

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outcrop.sample.ahead import SamplingAhead
 from outcrop.disk import Disk
 from outcrop.errors import BudgetError, CorruptError
 from outcrop.options import format_size, size_of_at_least
@@ -25,6 +24,7 @@ from outcrop.pack.plan import PackPlan, load_plan, make_plan
 from outcrop.pack.segments.plan import make_segmented
 from outcrop.pack.segments.search import PackedLists, search
 from outcrop.progress import SILENT, Progress
+from outcrop.sample.ahead import SamplingAhead
 from outcrop.sample.edge_ids import edge_id_limit
 from outcrop.sample.identity import SamplingIdentity
 from outcrop.sample.sampler import Sampler, Sampling

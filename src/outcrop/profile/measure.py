@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from outcrop.sample.ahead import SamplingAhead
 from outcrop.environment import store_facts
 from outcrop.errors import OptionError, StoreError
 from outcrop.feed import ALL_NODES, seed_nodes
@@ -20,6 +19,7 @@ from outcrop.profile.accesses import Accesses, Bin, powers_of_two
 from outcrop.profile.policies import POLICIES, Policy
 from outcrop.profile.reads import ReadPlan, RowPlace, plan_reads
 from outcrop.progress import SILENT, Progress
+from outcrop.sample.ahead import SamplingAhead
 from outcrop.sample.identity import SamplingIdentity
 from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import SeedOrder
