@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from machine import provenance
+from machine import add_dirty, check_results, provenance
 from outcrop.store.store import GraphStore
 from outcrop.train import TrainOptions, fit
 
@@ -58,7 +58,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="the folder of npz files")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", nargs="*", default=[graph.name for graph in GRAPHS])
+    add_dirty(parser)
     arguments = parser.parse_args()
+    check_results(RESULTS, dirty=arguments.dirty)
     lines = ["# Accuracy on real graphs", ""]
     lines += [f"- {name}: {value}" for name, value in provenance(Path()).items()]
     lines += [

@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 import outcrop
-from machine import provenance, quick_store
+from machine import add_dirty, check_results, provenance, quick_store
 from outcrop.bench.compare import OVERHEAD_BYTES, BenchOptions, plan_memory
 from outcrop.bench.drive import forget
 from outcrop.cage import run_caged
@@ -218,7 +218,9 @@ def main() -> None:
     for name in ("memory", "cache", "cage"):
         parser.add_argument(f"--{name}", default=None, help="as of outcrop bench")
     parser.add_argument("--out", type=Path, required=True)
+    add_dirty(parser)
     given = parser.parse_args()
+    check_results(given.out, dirty=given.dirty)
     sides = {"old": given.old.resolve(), "new": given.new.resolve()}
     if not Path(outcrop.__file__).resolve().is_relative_to(sides["new"] / "src"):
         parser.error(f"run it with the package of {sides['new']} (got {outcrop.__file__})")

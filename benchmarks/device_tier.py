@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
-from machine import provenance, rmat_store
+from machine import add_dirty, check_results, provenance, rmat_store
 from outcrop.loader import NeighborLoader
 from outcrop.options import format_size, parse_size
 from outcrop.store.store import GraphStore
@@ -56,7 +56,9 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--train", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--out", type=Path, default=RESULTS)
+    add_dirty(parser)
     arguments = parser.parse_args()
+    check_results(arguments.out / "device-tier.md", dirty=arguments.dirty)
     name = f"device-tier-{arguments.nodes}"
     path = arguments.store or rmat_store(name, arguments.nodes, arguments.edges, arguments.dim)
     with GraphStore(path) as store:

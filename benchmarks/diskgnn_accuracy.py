@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from machine import provenance
+from machine import add_dirty, check_results, provenance
 from outcrop.store.store import GraphStore
 from outcrop.train import TrainOptions, fit
 
@@ -68,7 +68,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--memory", default="1GB")
     parser.add_argument("--out", type=Path, default=RESULTS)
+    add_dirty(parser)
     arguments = parser.parse_args()
+    check_results(arguments.out, dirty=arguments.dirty)
     lines = ["# Accuracy with repeated samples", ""]
     lines += [f"- {name}: {value}" for name, value in provenance(Path()).items()]
     lines += [

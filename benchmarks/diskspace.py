@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from machine import provenance, quick_store
+from machine import add_dirty, check_results, provenance, quick_store
 from outcrop.cache.tiers import hottest_nodes, split_batches
 from outcrop.feed import seed_nodes
 from outcrop.options import DiskOptions, format_size, parse_size
@@ -44,7 +44,7 @@ from outcrop.sample.trace import Trace
 from outcrop.store.derived import Garbage, remove
 from outcrop.store.store import GraphStore
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parent / "results" / "diskspace.md"
 BUDGETS = (3, 5, 7)
 # The brute force's steps; the paper has steps too.
 LENGTHS = (10, 15, 20, 30, 40, 50, 60, 80, 100, 150, 200)
@@ -60,7 +60,9 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--memory", default="1GB", help="of packing")
     parser.add_argument("--pack", type=float, default=3, help="budget that is packed; 0: none")
+    add_dirty(parser)
     arguments = parser.parse_args()
+    check_results(RESULTS, dirty=arguments.dirty)
     with quick_store(arguments.store) as path, GraphStore(path) as store:
         features = store.array_bytes("features")
         lines = ["# Disk space against reads: quick", ""]
@@ -86,7 +88,7 @@ def main() -> None:
         lines += by_sampling(store, cache_rows)
     lines += [f"Load of the machine at the end: {os.getloadavg()[2]:.0f} (15 minutes).", ""]
     text = "\n".join(lines)
-    (RESULTS / "diskspace.md").write_text(text)
+    RESULTS.write_text(text)
     print(text)
 
 

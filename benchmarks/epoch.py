@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from machine import provenance, quick_store
+from machine import add_dirty, check_results, provenance, quick_store
 from outcrop.loader import NeighborLoader
 from outcrop.store.store import GraphStore
 from outcrop.train import TrainOptions, make_model
@@ -32,7 +32,9 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=12)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--models", default="sage,gcn", help="with commas")
+    add_dirty(parser)
     arguments = parser.parse_args()
+    check_results(RESULTS, dirty=arguments.dirty)
     with quick_store(arguments.store) as path, GraphStore(path) as store:
         text = report(path, store, arguments)
     RESULTS.write_text(text)

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from machine import provenance, rmat_store
+from machine import add_dirty, check_results, provenance, rmat_store
 from outcrop import _core
 from outcrop.bench.bound import wall_seconds
 from outcrop.bench.compare import BenchOptions, plan_memory, run_bench
@@ -75,14 +75,15 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--delay-us", type=int, default=0, help="reads come late, in any order")
     parser.add_argument("--out", type=Path, default=RESULTS)
+    add_dirty(parser)
     arguments = parser.parse_args()
+    file = arguments.out / f"gnndrive-{arguments.name}.md"
+    check_results(file, dirty=arguments.dirty)
     table = FIGURES[arguments.name](arguments)
     lines = [f"# GNNDrive: {arguments.name}", ""]
     lines += [f"- {name}: {text}" for name, text in provenance(Path()).items()]
     arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / f"gnndrive-{arguments.name}.md").write_text(
-        "\n".join([*lines, "", *table, ""])
-    )
+    file.write_text("\n".join([*lines, "", *table, ""]))
     print("\n".join(table))
 
 

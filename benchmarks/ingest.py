@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from machine import provenance
+from machine import add_dirty, check_results, provenance
 from outcrop.cage import run_caged
 from outcrop.options import format_size, parse_size
 
@@ -79,7 +79,10 @@ def run(case: Case, store: Path) -> tuple[list[float], int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path("bench-data"))
-    folder = parser.parse_args().folder
+    add_dirty(parser)
+    arguments = parser.parse_args()
+    check_results(RESULTS, dirty=arguments.dirty)
+    folder = arguments.folder
     folder.mkdir(exist_ok=True)
     make_edge_list(folder / "dense.txt", 60_000_000, 4_000_000)
     make_edge_list(folder / "sparse.txt", 60_000_000, 10**12)

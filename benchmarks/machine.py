@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from outcrop.doctor import diagnose
-from outcrop.environment import versions
+from outcrop.environment import git, tree_differs, versions
 from outcrop.ingest.synthetic import SynthOptions, synthesise
 from outcrop.options import format_size
 
@@ -23,6 +25,33 @@ def provenance(path: Path) -> dict[str, str]:
         "outcrop": f"{found.outcrop}, commit {versions().get('commit', 'unknown')}",
         "command": shlex.join(["python", *sys.argv]),
     }
+
+
+def add_dirty(parser: argparse.ArgumentParser) -> None:
+    """The argument that `check_results` goes by."""
+    parser.add_argument(
+        "--dirty", action="store_true", help="overwrite tracked results though the tree is changed"
+    )
+
+
+def check_results(*paths: Path, dirty: bool) -> None:
+    """Ends the program where results that git tracks would say `+changes`, unless told `dirty`.
+
+    To be called before anything is measured, with the files or folders that will be written.
+    """
+    for path in paths:
+        if not dirty and _tracked(path) and tree_differs(path.parent):
+            sys.exit(
+                f"{path} is tracked by git, and the working tree differs from its commit: commit "
+                "the changes first, or overwrite it nevertheless with --dirty"
+            )
+
+
+def _tracked(path: Path) -> bool:
+    try:
+        return bool(git(path.parent, "ls-files", "--", path.name))
+    except (OSError, subprocess.CalledProcessError):
+        return False  # no git, or no checkout
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from machine import provenance, rmat_store
+from machine import add_dirty, check_results, provenance, rmat_store
 from outcrop.disk import aligned_empty
 from outcrop.feed import seed_nodes
 from outcrop.options import format_size, parse_size
@@ -41,11 +41,14 @@ def main() -> None:
     parser.add_argument("--cache", type=float, default=10.0, help="percent of the rows")
     parser.add_argument("--individual", type=int, default=20, help="chunks packed one by one")
     parser.add_argument("--repeats", type=int, default=3)
+    add_dirty(parser)
     arguments = parser.parse_args()
+    file = RESULTS / f"packing-{arguments.graph}.md"
+    check_results(file, dirty=arguments.dirty)
     path = arguments.store or rmat_store(arguments.graph, *GRAPHS[arguments.graph])
     with GraphStore(path) as store, store.derived.scratch() as scratch:
         text = report(store, scratch.path, arguments)
-    (RESULTS / f"packing-{arguments.graph}.md").write_text(text)
+    file.write_text(text)
     print(text)
 
 

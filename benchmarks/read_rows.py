@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from machine import provenance
+from machine import add_dirty, check_results, provenance
 from outcrop.bench.drive import run_fio
 from outcrop.disk import Disk, aligned_empty
 from outcrop.options import DiskOptions
@@ -258,7 +258,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each run against fio")
     parser.add_argument("--no-sweep", action="store_true")
+    add_dirty(parser)
     arguments = parser.parse_args()
+    check_results(RESULTS, dirty=arguments.dirty)
     if shutil.which("fio") is None:
         sys.exit("fio is missing: apt-get install fio")
     make_file(arguments.file, arguments.size_gib << 30)

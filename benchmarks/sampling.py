@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from machine import provenance, quick_store
+from machine import add_dirty, check_results, provenance, quick_store
 from outcrop import _core
 from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import SeedOrder, Stream
@@ -35,7 +35,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--store", type=Path, default=None, help="default: makes the quick graph")
     parser.add_argument("--batches", type=int, default=20)
+    add_dirty(parser)
     arguments = parser.parse_args()
+    check_results(RESULTS, dirty=arguments.dirty)
     with quick_store(arguments.store) as path, GraphStore(path) as store:
         rows, notes = measure(store, arguments.batches)
         lines = ["# Sampling in memory", ""]

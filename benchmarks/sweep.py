@@ -28,7 +28,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from machine import provenance, rmat_store
+from machine import add_dirty, check_results, provenance, rmat_store
 from outcrop.bench.compare import BenchOptions, run_bench
 from outcrop.metrics import read_record
 from outcrop.options import parse_size
@@ -81,12 +81,15 @@ def main() -> None:
     parser.add_argument("--suffix", default="", help="of the results' name")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where tables go")
     parser.add_argument("--commit", default=None, help="where there is no git to ask")
+    add_dirty(parser)
     arguments = parser.parse_args()
     usual = {"batches": 10, "warmup": 2, "repeat": 3, "slow": ""}
     for name, value in (_FIGURES_SETTING if arguments.name == "figures" else usual).items():
         if getattr(arguments, name) is None:
             setattr(arguments, name, value)
     arguments.results.mkdir(parents=True, exist_ok=True)
+    names = list(FIGURES) if arguments.name == "figures" else [arguments.name]
+    check_results(*(results_file(name, arguments) for name in names), dirty=arguments.dirty)
     if arguments.name == "figures":
         for name, (values, strategies) in FIGURES.items():
             sweep(name, values, strategies, arguments)
@@ -123,9 +126,12 @@ def sweep(name: str, values: list[str], strategies: str, arguments: argparse.Nam
             f"# Sweep of {name}", "", *facts(summary, arguments), "",
             f"| {name} | {' | '.join(head)} |", f"|---|{'--:|' * len(head)}", *rows,
         ]  # fmt: skip
-        file = arguments.results / f"sweep-{name}{arguments.suffix}.md"
-        file.write_text("\n".join(lines) + "\n")
+        results_file(name, arguments).write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
+
+
+def results_file(name: str, arguments: argparse.Namespace) -> Path:
+    return Path(arguments.results) / f"sweep-{name}{arguments.suffix}.md"
 
 
 def facts(summary: dict[str, Any], arguments: argparse.Namespace) -> list[str]:

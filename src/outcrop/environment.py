@@ -49,21 +49,31 @@ def versions() -> dict[str, str]:
     return {**found, "commit": commit} if commit else found
 
 
+def git(folder: Path, *arguments: str) -> str:
+    """What git says in a folder; OSError or CalledProcessError where it has nothing to say."""
+    # It looks and leaves nothing: status would write the index anew.
+    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def tree_differs(folder: Path) -> bool:
+    """Whether the checkout around a folder differs from its commit.
+
+    Results apart: a benchmark that writes them does not change what it measures.
+    """
+    paths = (":(top)", ":(top,exclude)benchmarks/results")
+    return bool(git(folder, "status", "--porcelain", "--untracked-files=no", "--", *paths))
+
+
 def _commit() -> str | None:
     """Of a checkout that this package runs from; marked where the working tree differs."""
     folder = Path(__file__).parent
-
-    def git(*arguments: str) -> str:
-        # It looks and leaves nothing: status would write the index anew.
-        command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
     try:
-        if not (Path(git("rev-parse", "--show-toplevel")) / "src" / "outcrop").samefile(folder):
+        top = Path(git(folder, "rev-parse", "--show-toplevel"))
+        if not (top / "src" / "outcrop").samefile(folder):
             return None  # installed below somebody else's repository
-        changed = git("status", "--porcelain", "--untracked-files=no")
-        return git("rev-parse", "--short", "HEAD") + ("+changes" if changed else "")
+        commit = git(folder, "rev-parse", "--short", "HEAD")
+        return commit + ("+changes" if tree_differs(folder) else "")
     except (OSError, subprocess.CalledProcessError):
         return None
 

@@ -244,8 +244,8 @@ class Feed:
         self.record.over_budget_bytes = self._overdraft.peak_bytes
         if not self.record.epochs:
             self.record.events = [
-                (event.stage, event.number, event.start - start, event.end - start)
-                for event in events
+                (e.stage, e.number, round(e.start - start, 6), round(e.end - start, 6))
+                for e in events
             ]
         self.record.epochs.append(entry)
 

@@ -128,7 +128,8 @@ class LoaderRecord:
     peak_batch_bytes: int = 0
     epochs: list[EpochRecord] = field(default_factory=list)
     events: list[tuple[str, int, float, float]] = field(default_factory=list)
-    """Of the first epoch of training: stage, batch, begin and end in seconds since its start."""
+    """Of the first epoch of training: stage, batch, begin and end in seconds since its start,
+    to the microsecond."""
     order: str = "exact"
     """In which batches came: exact, or completion, as they were done."""
     plan: dict[str, Any] = field(default_factory=dict)
@@ -179,7 +180,16 @@ class RunRecord:
 
     def write(self, path: Path) -> None:
         """Whole, or not at all."""
-        replace_synced(path.resolve(), json.dumps(self.as_dict(), indent=1).encode())
+        replace_synced(path.resolve(), compact_json(self.as_dict()))
+
+
+def compact_json(values: Mapping[str, Any]) -> bytes:
+    """An object -> its JSON, a line for each member: short, and a change is seen where it is."""
+    members = (
+        f"{json.dumps(name)}:{json.dumps(value, separators=(',', ':'))}"
+        for name, value in values.items()
+    )
+    return ("{" + ",\n".join(members) + "}\n").encode()
 
 
 def read_record(path: Path) -> dict[str, Any]:

@@ -79,6 +79,7 @@ def test_a_record_says_what_was_measured(path: Path) -> None:
     record = run_job(job(path, "direct"))
     record.write(path.parent / "direct.json")
     values = read_record(path.parent / "direct.json")
+    assert (path.parent / "direct.json").read_bytes().count(b"\n") == len(values)
     first, second = values["loader"]["epochs"]
     assert first["batches"] == 8 and first["seeds"] == 400 and second["epoch"] == 1
     assert 0 < first["timed_seconds"] <= first["seconds"]

@@ -19,7 +19,7 @@ from outcrop.cage import run_caged
 from outcrop.environment import command_line, machine_facts, now, store_facts, versions
 from outcrop.errors import CageError, OptionError, OutcropError
 from outcrop.feed import seed_nodes
-from outcrop.metrics import read_record
+from outcrop.metrics import compact_json, read_record
 from outcrop.options import format_size, parse_size
 from outcrop.plan.settle import Wanted
 from outcrop.rows.source import row_shape
@@ -197,7 +197,7 @@ def run_bench(path: Path, options: BenchOptions, out: Path, say: Say) -> dict[st
         "rows": rows,
         "check": check_digests(records, options.check_batches),
     }
-    write_synced(out / SUMMARY, json.dumps(summary, indent=1).encode())
+    write_synced(out / SUMMARY, compact_json(summary))
     return summary
 
 
