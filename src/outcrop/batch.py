@@ -74,7 +74,7 @@ class Prepared:
 
     @property
     def row_bytes(self) -> int:
-        """Of the rows that it came with."""
+        """What the rows that it came with take."""
         if self.x_buffer is not None:
             return len(self.n_id) * self.x_buffer[:1].nbytes
         return 0 if self.x is None else self.x.nbytes

@@ -48,7 +48,7 @@ _MOST_MB = 10**12
 
 
 def lendable(pool_bytes: int) -> int:
-    """Of a pool, the largest slab that it can give: its sizes go in steps."""
+    """The largest slab that a pool of so many bytes can give: slab sizes go in steps."""
     step = max((1 << pool_bytes.bit_length() >> 1) // 8, 4096)
     return pool_bytes // step * step
 

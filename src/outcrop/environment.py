@@ -50,7 +50,7 @@ def versions() -> dict[str, str]:
 
 
 def _commit() -> str | None:
-    """Of a checkout that this package runs from; marked where the working tree differs."""
+    """The commit of the checkout that this package runs from; marked where its tree differs."""
     folder = Path(__file__).parent
 
     def git(*arguments: str) -> str:

@@ -82,7 +82,7 @@ class PreparedEpochs:
     cycle: bool = False
     """Later epochs repeat the prepared batches, in another order, instead of being sampled."""
     refresh_bytes: int = 0
-    """Of preparing the next epochs beside the loop; 0: they are not."""
+    """What preparing the next epochs beside the loop takes; 0: they are not prepared there."""
 
     # Memory
 
@@ -135,14 +135,14 @@ class PreparedEpochs:
         return self.epochs * len(context.seeds)
 
     def _seeds(self, context: Context) -> int:
-        """Of a batch, at most."""
+        """The most seeds of a batch."""
         imported = 0 if context.samples is None else context.samples.seeds
         return max(context.seeds.batch_size, imported)
 
     def _record_bytes(
         self, context: Context, nodes: int | None = None, edges: int | None = None
     ) -> int:
-        """Of a batch in the trace: of the largest, unless its size is given."""
+        """What a batch takes in the trace: the largest, unless its size is given."""
         sizes, seeds, graph = context.batch, self._seeds(context), context.graph
         nodes = sizes.nodes if nodes is None else nodes
         return trace_bytes(
@@ -530,7 +530,7 @@ class PreparedAhead(Ahead):
         return 0 <= epoch - (self._spec.first_epoch or 0) < self._spec.epochs
 
     def _cycled(self, task: Task) -> int:
-        """Of the epoch that is repeated, the batch that comes at this place of the new order."""
+        """The batch of the repeated epoch that comes at this place of the new order."""
         seeds, chosen = self._context.seeds, np.empty(1, np.int64)
         _core.shuffled_seeds(len(seeds), seeds.seed, task.stream, task.epoch, task.batch, chosen)
         return task.epoch % self._spec.epochs * len(seeds) + int(chosen[0])

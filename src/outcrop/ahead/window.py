@@ -51,7 +51,7 @@ class Window:
     """How far ahead, and when that is made."""
 
     batches: int
-    """Of the longest."""
+    """Length of the longest window."""
     made: Literal["beside", "between"]
     """While the window before is used, in memory of its own; or while the loop waits, in memory
     that it gives up meanwhile."""
@@ -60,7 +60,7 @@ class Window:
     rows: PlannedSlots | None
     """What is decided for a window; None: there are no rows."""
     first_batches: int = FIRST_BATCHES
-    """Of the first; the others grow up to the longest."""
+    """Length of the first window; the others grow up to the longest."""
     samplers: int = 2
     """So that one computes while the other one's entries are read."""
 
@@ -92,7 +92,7 @@ class Window:
         return self.samplers * own + writing + planning
 
     def _lent_bytes(self, context: Context) -> int:
-        """Of that, what is taken from the memory of batches if they wait: safely less than one."""
+        """What part of `ahead_bytes` waiting batches lend: safely less than one of them has."""
         if self.made == "beside":
             return 0
         shape = row_shape(context) if self.rows is None else self.rows.shape(context)
@@ -281,7 +281,7 @@ class Windows(Ahead):
         meter: Meter,
         stop: Stopper,
     ) -> None:
-        """Of batches [first, last) of its line."""
+        """Writes what is decided for batches [first, last) of its line."""
         cut.void()
         if self.rows is not None:
             with meter.span("inspect", cut.number):

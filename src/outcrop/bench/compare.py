@@ -51,7 +51,7 @@ class BenchOptions:
 
     strategies: tuple[str, ...]
     memory: str | None = None
-    """Of the data path of each, as `memory=` of a loader; None: what `cache` makes it."""
+    """For the data path of each, as `memory=` of a loader; None: what `cache` makes it."""
     cache: str | None = None
     """For caches alone: bytes, or a share of the features; batches in flight and tables come on
     top. None: what `memory` leaves, or 10 %."""

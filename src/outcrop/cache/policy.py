@@ -50,7 +50,7 @@ class Plan(AbstractContextManager["Plan"]):
     changes: Spill
     """Record i is of batch first + i."""
     files: ExitStack
-    """Of the plan: closed with it."""
+    """Closed with the plan."""
     kept: tuple[int, ...] = ()
     """Batches after which the contents were kept ..."""
     kept_contents: Spill | None = None
@@ -100,7 +100,7 @@ class Plan(AbstractContextManager["Plan"]):
         return contents
 
     def _number(self, t: int, last: int) -> int:
-        """Of a batch's record, which is `last` at most."""
+        """The number of batch t's record, which is `last` at most."""
         if not 0 <= t - self.first <= last:
             planned = f"[{self.first}, {self.first + self.batches})"
             raise IndexError(f"the batches {planned} are planned (got {t})")

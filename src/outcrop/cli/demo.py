@@ -35,7 +35,7 @@ class _Outcome:
     seconds: float
     record: dict[str, Any]
     peak_bytes: int | None
-    """Of everything, page cache included; None where no limit could be set."""
+    """The most that everything took, page cache included; None where no limit could be set."""
 
 
 def demo(

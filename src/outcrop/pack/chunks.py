@@ -223,7 +223,7 @@ class Pack(AbstractContextManager["Pack"]):
         return rows
 
     def _cached_rows(self) -> Iterator[StoredRows]:
-        """Of both, in ascending order: [some, row bytes] at a time."""
+        """Rows of both `cached` and `device`, in ascending order: [some, row bytes] at a time."""
         left = (len(self.cached) + len(self.device)) * self.row_bytes
         begun = np.empty(0, np.uint8)  # of a row that goes on in the next block
         for block in self._blocks(len(self), "the cache"):
@@ -280,7 +280,7 @@ def check_pack(disk: Disk, folder: Path, progress: Progress) -> None:
 
 
 def pack_bytes(folder: Path) -> int:
-    """Of a finished pack, on disk: tables, chunks and segments."""
+    """What a finished pack takes on disk: tables, chunks and segments."""
     return _bytes_of(_read_header(folder / _HEADER))
 
 

@@ -50,7 +50,7 @@ class PackSpec:
     packed: bool = True
     """Whether rows that are not cached are packed."""
     first_epoch: int | None = None
-    """Of a run that refreshes its samples: [first_epoch, first_epoch + epochs)."""
+    """Where a run refreshes its samples: the pack is for [first_epoch, first_epoch + epochs)."""
     device_rows: int = 0
     """Cached on the device of batches, beside those in memory."""
     edge_ids: bool = False
@@ -183,7 +183,7 @@ class _DiskTooSmallError(BudgetError):
 
 @dataclass(frozen=True)
 class _Making:
-    """Of one pack."""
+    """What one pack is made from."""
 
     store: GraphStore
     spec: PackSpec

@@ -107,7 +107,7 @@ class Plan:
 
 
 def samplers(context: Context, topology: TopologyPart, count: Concurrency) -> Sequence[Charge]:
-    """Of batches that are sampled as they come."""
+    """What sampling takes where batches are sampled as they come."""
     return [
         Charge("samplers", count.samplers * topology.sampler_bytes(context)),
         Charge("sampled batches", count.waiting * context.waiting_bytes),

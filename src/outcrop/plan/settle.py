@@ -104,7 +104,7 @@ class Settled:
 
     @property
     def batch_bytes(self) -> int:
-        """Of the largest batch."""
+        """What the largest batch takes."""
         return self.context.batch_bytes(self.plan.shape(self.context))
 
     @property

@@ -61,7 +61,7 @@ class Share:
     """What part of all accesses goes to the rows with the most of them."""
 
     percent: float
-    """Of all rows of the graph."""
+    """How many rows these are, in percent of the graph's."""
     rows: int
     accesses: int
     share: float
@@ -80,7 +80,7 @@ class PolicyMisses:
 @dataclass(frozen=True)
 class CacheSize:
     percent: float
-    """Of all rows of the graph."""
+    """How many rows it holds, in percent of the graph's."""
     rows: int
 
 

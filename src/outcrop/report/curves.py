@@ -17,7 +17,7 @@ from outcrop.report.model import Run
 from outcrop.report.summary import Comparison
 
 COLOURS = 8
-"""Of curves; more than these repeat."""
+"""How many curves differ in colour; with more, colours repeat."""
 
 Points = list[tuple[float, float]]
 
@@ -257,7 +257,7 @@ def series_figure(comparison: Comparison) -> Html | None:
 
 
 def _title(column: str) -> str:
-    """Of a column that is not known by name: a queue, or a gauge of the run."""
+    """The title of a column that is not known by name: a queue, or a gauge of the run."""
     if column.startswith("queue_"):
         return f"Batches waiting for {formats.words(column.removeprefix('queue_'))}"
     return formats.words(column).capitalize()

@@ -55,7 +55,7 @@ class Plan:
     repeats: bool
     """Whether more batches than those come from the same preparation."""
     disk_bytes: int | None
-    """Of traces and packs."""
+    """What traces and packs take."""
 
 
 @dataclass(frozen=True)

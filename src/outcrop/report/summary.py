@@ -14,7 +14,7 @@ from outcrop.report.model import Bench, Epoch, Origin, Row, Run, parse_bench, pa
 
 STAGES = ("sample", "inspect", "switch", "gather", "cache update", "transfer", "compute")
 _WORTH_A_WORD = 0.05
-"""Of the time of the batches: below it, preparation is opening files."""
+"""A share of the batches' time: below it, preparation is opening files."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Line:
 
     @property
     def multiple(self) -> float | None:
-        """Of its physical bound."""
+        """Its median time, in multiples of its physical bound."""
         return ratio(self.median, self.bound_seconds)
 
     @property
@@ -58,12 +58,12 @@ class Line:
         return [epoch for run in self.runs for epoch in main_epochs(run)]
 
     def mean(self, name: str) -> int | None:
-        """Of a count, per epoch."""
+        """The mean of a count, per epoch."""
         return _mean([epoch.counts[name] for epoch in self.epochs])
 
     @property
     def wanted_bytes(self) -> int | None:
-        """Of the disk engine; where it had nothing to do, of the rows."""
+        """What the disk engine was asked for; where it had nothing to do, what the rows take."""
         return _mean([wanted_read(epoch)[0] for epoch in self.epochs])
 
     @property
@@ -114,7 +114,7 @@ class Line:
 
     @property
     def peak_bytes(self) -> int | None:
-        """Of the process, over its runs."""
+        """The highest peak of the process over its runs."""
         return max(filter(None, (run.process.get("peak_rss_bytes") for run in self.runs)),
                    default=None)  # fmt: skip
 

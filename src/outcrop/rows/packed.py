@@ -86,7 +86,7 @@ class PackedTiers:
         ]
 
     def _device_bytes(self, context: Context) -> int:
-        """Of the host: ids of rows on the device, and the rows themselves where that is the CPU."""
+        """What the host keeps: ids of rows on the device; the rows, too, where that is the CPU."""
         if not self.device_rows:
             return 0
         ids = self.device_rows * (_CACHED_ID_BYTES + 1)

@@ -139,14 +139,14 @@ class PlannedSlots:
     """
 
     bytes: int
-    """Of rows, and of what their policy keeps of each."""
+    """What rows take, and what their policy keeps of each."""
     policy: PolicyName = "belady"
     refilled: bool = False
     """Emptied after each window, for others who use the memory meanwhile."""
     region: str | None = None
-    """Of that memory."""
+    """The name of that memory."""
     unit_bytes: int = _USUAL_UNIT
-    """Of the smallest read of a missing row, and what it is aligned to."""
+    """The size of the smallest read of a missing row, and what it is aligned to."""
 
     @staticmethod
     def slot_bytes(context: Context, policy: PolicyName, *, refilled: bool) -> int:
@@ -160,7 +160,7 @@ class PlannedSlots:
         return self.bytes // self._slot_bytes(context)
 
     def memory_bytes(self, context: Context) -> int:
-        """Of rows alone: what others may use meanwhile."""
+        """What rows alone take: others may use it meanwhile."""
         policy = self.slots(context) * _policy_bytes(self.policy, refilled=self.refilled)
         return max(self.bytes - policy, 1)
 

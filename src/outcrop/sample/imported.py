@@ -36,11 +36,11 @@ class ImportedSamples:
     batches: int
     """Per epoch."""
     nodes: int
-    """Of the largest batch, as are edges and seeds."""
+    """In the largest batch, as are edges and seeds."""
     edges: int
     seeds: int
     digest: str
-    """Of all that is in them."""
+    """The digest of all that is in them."""
     bytes: int
 
 

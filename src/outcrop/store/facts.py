@@ -32,7 +32,7 @@ class GraphFacts:
     rows: RowEncoding | None
     """How feature rows are stored; None: there are none."""
     label_bytes: int
-    """Of the labels of all nodes, in memory."""
+    """What the labels of all nodes take in memory."""
 
     def has(self, array: str) -> bool:
         return array in self.arrays
@@ -46,7 +46,7 @@ class GraphFacts:
 
     @property
     def row_bytes(self) -> int:
-        """Of a row as it is stored; 0 where there are none."""
+        """What a row takes as it is stored; 0 where there are none."""
         return 0 if self.rows is None else self.rows.row_bytes
 
     @property

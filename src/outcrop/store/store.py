@@ -367,7 +367,7 @@ class GraphStore:
 
     @property
     def counters(self) -> DiskCounters:
-        """Of all engines that read this store."""
+        """The counters of all engines that read this store, added up."""
         first = self.disk if self._disk is None else self._disk  # also of a closed one
         return sum((disk.counters for disk in self._more_disks.values()), first.counters)
 

@@ -50,7 +50,7 @@ class VerifyReport:
     quick: bool
     files: int = 0
     layouts: int = 0
-    """Of derived layouts, those that fit this store."""
+    """How many derived layouts fit this store."""
     bytes: int = 0
     problems: list[Problem] = field(default_factory=list)
 

@@ -41,7 +41,7 @@ class DiskGNNOptions:
     """background: while the prepared epochs train, the next ones are prepared."""
     cpu_cache: bool = True
     cache_share: float = 1.0
-    """Of the memory that is spare; the rest goes to more batches under way."""
+    """The cache's share of the spare memory; the rest goes to more batches under way."""
     device_cache: str = "0"
     """On the device of batches, for the rows that most of them want: a size, or 100000rows."""
     packing: bool = True

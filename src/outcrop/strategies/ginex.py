@@ -52,7 +52,7 @@ class GinexOptions:
     topology: TopologyName = "cache"
     """Where neighbour lists are; auto: cache."""
     neighbors: float = 0.25
-    """Of the memory for caches, the share of neighbour lists (split)."""
+    """The share of the caches' memory for neighbour lists (split)."""
     metric: str = "out/in"
     """Which lists are cached: out-edges by in-edges, or "out"."""
     overlap: bool | None = None

@@ -21,7 +21,7 @@ class PaGraphOptions:
     """How memory is divided."""
 
     neighbors: float = 0.5
-    """Of the memory for caches, the share of neighbour lists; the rest has feature rows."""
+    """The share of the caches' memory for neighbour lists; the rest has feature rows."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.neighbors <= 1:

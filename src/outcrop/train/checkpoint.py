@@ -251,7 +251,7 @@ def _index(path: Path, text: str) -> int:
 
 
 def _digest(text: str, tensors: dict[str, torch.Tensor]) -> str:
-    """Of the header and of every tensor, with its name, type and shape."""
+    """The digest of the header and of every tensor, with its name, type and shape."""
     digest = xxhash.xxh3_128(text.encode())
     for name in sorted(tensors):
         value = tensors[name]

@@ -25,7 +25,7 @@ class RunProgress:
     worse: Count = 0
     """Evaluations since the best one."""
     loss_sum: Score = 0.0
-    """Of the current epoch, so far."""
+    """The sum over the steps of the current epoch so far."""
     steps: Count = 0
     seconds: float = 0.0
     """That the current epoch had taken before it was interrupted."""

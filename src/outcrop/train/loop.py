@@ -348,7 +348,7 @@ def make_loader(
 
 
 def _gpu_meter(device: torch.device) -> GpuMeter | None:
-    """Of the GPU that trains, else of the machine's first."""
+    """A meter of the GPU that trains, else of the machine's first."""
     if device.type != "cuda":
         return GpuMeter.find()
     # torch before 2.4 does not know UUIDs: the first GPU must do.

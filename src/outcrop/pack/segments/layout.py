@@ -41,11 +41,11 @@ class Segments:
     """Where the segments of a pack lie, and their buckets while it is made."""
 
     batches: Annotated[int, AtLeast(1)]
-    """Of each segment; the last one may have less."""
+    """How many each segment is for; the last one may have fewer."""
     above: Count
     """Rows that more batches of the segment want than this are in it."""
     rows: Annotated[Ids, Made(_to_ids, "a list of whole numbers of at least 0")]
-    """Of each segment."""
+    """How many each segment has."""
     row_bytes: Annotated[int, AtLeast(1)]
     first: Count
     """The byte of the file at which they begin."""
@@ -66,7 +66,7 @@ class Segments:
 
     @property
     def bucket_rows(self) -> int:
-        """Of every bucket but the last one of a segment."""
+        """Rows in every bucket but the last one of a segment."""
         wanted = min(max(self.bytes // _BUCKETS, _LEAST_BUCKET_BYTES), MOST_BUCKET_BYTES)
         return min(max(1, wanted // self.row_bytes), MOST_BUCKET_ROWS)
 
@@ -84,12 +84,12 @@ class Segments:
 
     @property
     def _bucket_bytes(self) -> int:
-        """Of one, with the end of the segment's last page."""
+        """What one bucket takes, with the end of the segment's last page."""
         return self.bucket_rows * self.row_bytes + PAGE_BYTES
 
     @cached_property
     def buckets(self) -> tuple[Ids, Ids, Ids]:
-        """Of each bucket: rows, the byte of its place, and the byte at which it is filled."""
+        """For each bucket: rows, the byte of its place, and the byte at which it is filled."""
         step = self.bucket_rows
         counts = -(-self.rows // step)
         segment = np.repeat(np.arange(len(counts)), counts)

@@ -125,7 +125,7 @@ def _save_moved(folder: Path, moved: int) -> None:
 def _batch_checksums(
     chunks: File, tables: File, plan: PackPlan, segments: Segments, progress: Progress
 ) -> Checksums:
-    """Of each batch: the sum of the checksums of the pages that it reads of its segment."""
+    """Per batch: the sum of the checksums of the pages that it reads of its segment."""
     found = np.zeros(plan.batches, "<u8")
     for number, (offset, size) in enumerate(
         zip(segments.offsets.tolist(), segments.sizes.tolist(), strict=True)

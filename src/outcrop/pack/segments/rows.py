@@ -29,7 +29,7 @@ class Block:
     offsets: Ids
     rows: Rows
     read_bytes: int
-    """Of data, what was read for it; before that are the bytes of a row that began earlier."""
+    """How much at the end of data was read for it; before are bytes of a row that began earlier."""
 
 
 class SharedRows:
@@ -43,7 +43,7 @@ class SharedRows:
         self._row_bytes = row_bytes
         self._runs = PageRuns(positions, row_bytes)
         self.bytes = self._runs.pages * PAGE_BYTES
-        """Of the pages, which are all that is read."""
+        """What its pages take, which are all that is read."""
         self.checksum = 0
         """The sum of those of all pages so far, modulo 2^64."""
 

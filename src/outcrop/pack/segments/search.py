@@ -50,7 +50,7 @@ _ORDERS = {
 
 @dataclass(frozen=True)
 class Order:
-    """Of the rows of a segment."""
+    """How the rows of a segment are ordered."""
 
     name: OrderName
     hashes: int = _HASHES
@@ -78,7 +78,7 @@ class PackedLists(AbstractContextManager["PackedLists"]):
         return len(self.rows)
 
     def scan(self, first: int, last: int) -> Iterator[Ids]:
-        """Of batches [first, last), ascending; the next one is read while one is used."""
+        """The nodes of each of batches [first, last), ascending; the next are read meanwhile."""
         most = int(self.rows[first:last].max(initial=0))
         memory = [aligned_empty(most, np.int64) for _ in range(2)]
         ahead: tuple[Pending, Ids] | None = None
