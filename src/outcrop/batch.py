@@ -184,7 +184,7 @@ class BatchMaker:
         )
 
     def lend(self, size: int, closed: Asked, awaited: Asked) -> Slabs:
-        """Takes memory that batches do not need now, for other uses: what this gives stands for it.
+        """Memory that batches do not need now, for other uses: lent as long as the result lives.
 
         Waits as `make` does.
         """

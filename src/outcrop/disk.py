@@ -100,7 +100,7 @@ class EngineFacts:
 
     @property
     def most_memory_bytes(self) -> int:
-        """The same of either kind of engine: whoever plans with this plans alike with both."""
+        """The most that either kind of engine would hold: plans made with it are alike for both."""
         return max(self._bytes(engine, self.unit_bytes) for engine in self.workers)
 
     def in_units(self, unit_bytes: int) -> int:

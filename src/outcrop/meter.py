@@ -37,7 +37,7 @@ class Meter:
     def span(self, stage: str, number: int = 0, within: str | None = None) -> Iterator[None]:
         """Times a block as the work of a stage on one item.
 
-        `within`: the stage in whose time it falls, which is then the shorter for it.
+        `within`: the stage in whose time it falls, and whose time is then counted without it.
         """
         start = perf_counter()
         try:
@@ -89,7 +89,7 @@ class Meter:
             self._events += pipeline.events
 
     def absorb(self, other: Meter) -> None:
-        """Adds what was done for this run before it asked for it."""
+        """Adds what was done for this run ahead of it."""
         with self._lock, other._lock:
             for name, times in other._stages.items():
                 self._stages.setdefault(name, StageTimes()).add(times)

@@ -52,7 +52,7 @@ class EpochRecord:
     hits: dict[str, int] = field(default_factory=dict)
     """Rows that were found in memory, by tier."""
     fetched_rows: int = 0
-    """Rows that no cache had; where batches are dropped on the way, so are hits and these more than
+    """Rows that no cache had. Where batches are dropped on the way, hits and these are more than
     `rows`."""
     tier_bytes: dict[str, int] = field(default_factory=dict)
     """Read for rows that are not in memory, by where they are on disk."""
@@ -130,9 +130,9 @@ class LoaderRecord:
     events: list[tuple[str, int, float, float]] = field(default_factory=list)
     """The first epoch of training: stage, batch, begin and end in seconds since its start."""
     order: str = "exact"
-    """In which batches came: exact, or completion, as they were done."""
+    """The order in which batches came: exact, or completion, as they were done."""
     plan: dict[str, Any] = field(default_factory=dict)
-    """What was decided and prepared: of every strategy alike, then of its parts."""
+    """What was decided and prepared: what every strategy tells, then what its parts tell."""
     passed_over: dict[str, str] = field(default_factory=dict)
     """Where auto chose the strategy: those that it would have preferred, and what kept them out."""
     over_budget_bytes: int = 0
@@ -164,7 +164,7 @@ class RunRecord:
     process: dict[str, int | None]
     """peak_rss_bytes, cgroup_peak_bytes, cgroup_limit_bytes, read_bytes, disk_used_bytes."""
     loader: dict[str, Any]
-    """A LoaderRecord; of a peer, what of it can be known."""
+    """A LoaderRecord; for a peer, as much of it as can be known."""
     layouts: list[dict[str, Any]] = field(default_factory=list)
     """Derived layouts that it made or found: name, bytes, seconds (to make it), made."""
     history: list[dict[str, Any]] = field(default_factory=list)

@@ -188,10 +188,10 @@ class Policy(ABC):
     ) -> Plan:
         """Plans the batches [first, last), or all from `first` on, as if there were no others.
 
-        `folder`: for this plan's files. `ends`: batches of the trace; after those that are planned,
-        the contents are kept, and from the first on 2 MiB more are held while planning. `stop`:
-        called for every batch of every pass, and may raise. Where planning ends with an error, no
-        files are left, and the cache counts as empty until it is restored.
+        `folder`: for this plan's files. `ends`: batches of the trace; after each of them that is
+        planned the contents are kept, and from the first on 2 MiB more are held while planning.
+        `stop`: called for every batch of every pass, and may raise. Where planning ends with an
+        error, no files are left, and the cache counts as empty until it is restored.
         """
         last = len(trace) if last is None else last
         if not 0 <= first <= last <= len(trace):

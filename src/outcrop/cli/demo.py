@@ -22,7 +22,7 @@ from outcrop.ingest.synthetic import SynthOptions, synthesise
 from outcrop.options import format_size
 
 _DIM = 128
-# Of the data path. Python, torch and the model need their own: measured and printed by the run.
+# For the data path. Python, torch and the model need their own: measured and printed by the run.
 _MEMORY_BYTES = 100_000_000
 _CAGE_BYTES = 750_000_000
 _TRAIN = ["--layers", "2", "--num-neighbors", "10,5", "--hidden", "64", "--batch-size", "1000",

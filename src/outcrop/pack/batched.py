@@ -60,14 +60,14 @@ class PackMemory:
 
     @classmethod
     def least_bytes(cls, row_bytes: int, num_rows: int) -> int:
-        """With one open chunk. `num_rows`: of the features."""
+        """What packing takes with one open chunk. `num_rows`: of the features."""
         partition = max(_LEAST_PARTITION_BYTES, row_bytes)
         fixed = _fixed_bytes(partition, row_bytes, num_rows)
         return fixed + _open_bytes(partition, row_bytes, num_rows)
 
     @classmethod
     def one_pass_bytes(cls, chunks: int, row_bytes: int, num_rows: int) -> int:
-        """With which all chunks are filled in about one pass over the features."""
+        """What packing takes to fill all chunks in about one pass over the features."""
         partition = max(_LEAST_PARTITION_BYTES, row_bytes)
         fixed = _fixed_bytes(partition, row_bytes, num_rows)
         # An eighth goes to larger partitions.

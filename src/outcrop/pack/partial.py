@@ -24,7 +24,7 @@ from outcrop.store.facts import GraphFacts
 DEVICE_CACHE = "device cache"
 # Rows are taken from the cache in pieces: that is what it takes beside the batch.
 ASSEMBLY_PIECE_BYTES = 8 << 20
-# Of a node: its row of the batch (int64, as torch wants it), and its slot on the device (int32).
+# Per node: its row of the batch (int64, as torch wants it), and its slot on the device (int32).
 _ROW_BYTES, _SLOT_BYTES = 8, 4
 _MOST_SLOTS = (1 << 31) - 1
 _ROWS = re.compile(r"(.*?)\s*rows", re.IGNORECASE)

@@ -113,7 +113,7 @@ class PackPlan:
 
     @property
     def most_bytes(self) -> int:
-        """On disk, while it is made."""
+        """What all of it takes on disk, while it is made."""
         return self.reserved_bytes + self.table_bytes + self.list_bytes
 
 
@@ -221,7 +221,7 @@ class _PlanFile:
 def load_plan(folder: Path) -> PackPlan | None:
     """The plan of a packing that was interrupted; None where it was not finished.
 
-    Nor where a version began it that did not compare rows with their checksums.
+    None, too, where it was begun by a version that did not compare rows with their checksums.
     """
     try:
         path = folder / PLAN

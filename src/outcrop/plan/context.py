@@ -18,7 +18,7 @@ from outcrop.sample.seeds import SeedOrder
 from outcrop.sample.trace import trace_bytes
 from outcrop.store.facts import GraphFacts
 
-# That any memory has room for: one with the user's loop, one on the way to it.
+# The least that memory must have room for: one with the user's loop, one on the way to it.
 MIN_BATCHES = 2
 # What is charged where the memory of batches is too little for what is lent.
 LENT = "lent between epochs"
@@ -69,11 +69,11 @@ class Context:
     disk: DiskFacts
     engine: EngineFacts
     samples: ImportedSamples | None = None
-    """Where batches are samples of others."""
+    """The imported samples, where batches come from them."""
     device: str = "cpu"
     """Where batches go, as torch names it."""
     lent_bytes: int = 0
-    """What other work between epochs needs: of the batches' memory, and what that lacks."""
+    """What other work between epochs needs: the batches' memory, and what that lacks."""
     check_bytes: int = 0
     """What checksums take, where whatever is read is compared with them."""
 
@@ -86,7 +86,7 @@ class Context:
 
     @property
     def edge_id_limit(self) -> int:
-        """Above every edge id of batches."""
+        """A number above every edge id of batches."""
         return edge_id_limit(self.graph, kept=self.keeps_edge_ids)
 
     def batch_bytes(self, rows: RowShape) -> int:

@@ -43,7 +43,7 @@ class ProfileOptions:
     sampling: Sampling = field(default_factory=lambda: Sampling((10, 10, 10)))
     batch_size: int = 1000
     batches: int = 40
-    """As many as this, over as many epochs as they take."""
+    """How many are sampled, over as many epochs as that takes."""
     input_nodes: str = "train"
     """train, val, test or all."""
     seed: int = 0

@@ -175,7 +175,7 @@ def history_figure(comparison: Comparison) -> Html | None:
     ]  # fmt: skip
     made = table("Learning", ["", "epoch", "loss", "val", "test", "seconds"], rows)
     if all(len(run.history) == 1 for _, run in named):
-        return numbers("Learning", "Of one epoch: no curves yet.", made, anchor="learning")
+        return numbers("Learning", "One epoch alone: no curves yet.", made, anchor="learning")
     charts = []
     for by_time in (False, True):
         unit = "s" if by_time else ""

@@ -52,7 +52,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Admission:
-    """What waits in the order of batches is asked and told by."""
+    """What can be asked and done while a batch waits for its turn."""
 
     closed: Callable[[], bool]
     """Whether nobody wants the batch any more."""

@@ -32,7 +32,7 @@ from outcrop.store.store import GraphStore
 if TYPE_CHECKING:
     from outcrop.plan.context import Context
 
-# A thread waits for each page that is not there: as many of them as the drive serves at once.
+# Each waits for a page that is not there: as many threads as the drive serves at once.
 PAGE_THREADS = 64
 PREPARATION = "preparation"
 """The region of steps before the first batch, one after the other: the largest counts."""

@@ -340,10 +340,10 @@ class TraceReader(AbstractContextManager["TraceReader"]):
         "narrow": nodes and edge ids as they are stored, in 32 bits where those suffice: for those
         who copy them anyway.
 
-        As many as fit in `ahead_bytes`, at least one. Let L be the largest record (the largest node
-        ids, in pages) and W what its ids take in 64 bits (nodes, seeds, edge ids): the reads ahead
-        hold max(ahead_bytes, L), and every item that is in use or in the making L + W. To drop the
-        iterator is to stop the reads.
+        As many are read ahead as fit in `ahead_bytes`, at least one. Let L be the largest record
+        (the largest node ids, in pages) and W what its ids take in 64 bits (nodes, seeds, edge
+        ids): the reads ahead hold max(ahead_bytes, L), and every item that is in use or in the
+        making L + W. To drop the iterator is to stop the reads.
         """
         last = len(self) if last is None else last
         if not 0 <= first <= last <= len(self):

@@ -16,7 +16,7 @@ class ArrayFacts:
     """One array of a store."""
 
     bytes: int
-    """In memory."""
+    """What it takes in memory."""
     item_bytes: int
 
 
@@ -38,7 +38,7 @@ class GraphFacts:
         return array in self.arrays
 
     def array_bytes(self, array: str) -> int:
-        """In memory; 0 where there is none."""
+        """What an array takes in memory; 0 where there is none."""
         return self.arrays[array].bytes if array in self.arrays else 0
 
     def item_bytes(self, array: str) -> int:

@@ -64,7 +64,7 @@ def verify(
 ) -> VerifyReport:
     """Checks manifest, sizes and headers; unless `quick`, every byte and the graph's structure.
 
-    The same of derived layouts, apart from those that nobody would use: they are for `gc`.
+    The same for derived layouts, apart from those that nobody would use: they are for `gc`.
     """
     root = Path(path)
     report = VerifyReport(str(root), quick)

@@ -41,7 +41,7 @@ _CHUNKS = 3
 _COPIES = 2
 _NODES_AT_A_TIME = 1 << 17
 _EDGES_AT_A_TIME = 1 << 19
-# Of a chunk, whose offsets are read to find its end: 8 MB.
+# The most nodes of a chunk, whose offsets are read to find its end: 8 MB.
 _MOST_NODES = 1 << 20
 
 

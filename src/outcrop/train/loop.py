@@ -164,7 +164,7 @@ class _Run:
         )
 
     def _take_up(self, facts: RunFacts, path: Path) -> None:
-        """The position. Another strategy may do so, if weights do not depend on it."""
+        """Takes up the position. The strategy may differ, if weights do not depend on it."""
         try:
             self.loader.load_state_dict(facts.loader)
         except OptionError as error:

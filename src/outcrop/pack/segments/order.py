@@ -1,7 +1,7 @@
 """Order: buckets that packing has filled -> segments, each row in its position; then checksums.
 
-Buckets move forward one after the other. How many have moved is saved before the next ones would be
-written over buckets that a kill could make necessary again.
+Buckets move forward one after the other. How many have moved is saved before the next ones would
+overwrite buckets that are needed again after a kill.
 """
 
 from __future__ import annotations

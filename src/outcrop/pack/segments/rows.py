@@ -97,8 +97,8 @@ def _landed(
 
 
 def shared_memory_bytes(rows: int, row_bytes: int) -> int:
-    """That reading so many shared rows takes, at most."""
+    """What reading so many shared rows takes, at most."""
     pages = rows * (row_bytes // PAGE_BYTES + 2) * PAGE_BYTES
     blocks = _BLOCKS * (min(READ_BLOCK_BYTES, pages) + int(round_up(row_bytes)))
-    # Of each row its first and last page, its offset, and what becomes of it.
+    # Per row: its first and last page, its offset, and what becomes of it.
     return blocks + 40 * rows
