@@ -27,7 +27,7 @@ class Belady {
   // `goes_on`: superbatches follow that find what this one leaves. REQUIRES: slots < 2^31.
   Belady(int64_t num_nodes, uint32_t slots, bool goes_on);
 
-  // Of slots alone; the tables of the two passes never exist at once.
+  // What a slot takes, without the tables of the two passes, which never exist at once.
   static constexpr uint64_t kSlotBytes = Residents::kSlotBytes + sizeof(uint32_t);
 
   // A superbatch of `batches` batches that touch about `expected_nodes` different nodes.

@@ -11,7 +11,7 @@ namespace outcrop::cache {
 // A row that is in no slot.
 inline constexpr int32_t kMiss = -1;
 
-// Of one batch: rows at `positions` enter `slots` once the whole batch has been gathered.
+// One batch's changes: rows at `positions` enter `slots` once the whole batch has been gathered.
 struct Changes {
   budget::Buffer<uint32_t> positions;
   budget::Buffer<uint32_t> slots;

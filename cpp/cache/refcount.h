@@ -37,10 +37,10 @@ class Claim {
   Claim& operator=(Claim&&) = delete;
   ~Claim() { Release(); }
 
-  // Of each node that was asked for.
+  // The slot of each node that was asked for.
   std::span<const int64_t> slots() const { return slots_; }
   const Loads& loads() const { return loads_; }
-  // Of the nodes that were asked for, duplicates counted: whose rows were there, and whose rows
+  // How many nodes that were asked for, duplicates counted, had rows that were there, or that
   // another claim (or this one, for an equal node) was about to load.
   uint64_t found() const { return found_; }
   uint64_t shared() const { return shared_; }

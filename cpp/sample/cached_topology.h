@@ -15,8 +15,8 @@
 
 namespace outcrop::sample {
 
-// Of a frontier's nodes whose lists are not cached, only the drawn entries are read, all of them by
-// one transfer in ascending order, so that what shares a page is read together. Thread-safe.
+// Where a node's list is not cached, only its drawn entries are read: those of a whole frontier by
+// one transfer, in ascending order, so that what shares a page is read together. Thread-safe.
 template <typename Index>
 class CachedTopology final : public Topology {
  public:

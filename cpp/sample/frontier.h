@@ -29,7 +29,7 @@ class Frontier {
   void Expand(std::span<const int64_t> nodes, std::span<const uint32_t> roots, uint64_t hop_key,
               int64_t fanout, budget::Buffer<int64_t>& edge_ids);
 
-  // Of the last Expand: edges [first()[i], first()[i + 1]) belong to node i.
+  // What the last Expand drew: edges [first()[i], first()[i + 1]) belong to node i.
   std::span<const uint64_t> first() const { return first_; }
   std::span<const int64_t> neighbours() const { return neighbours_; }
 

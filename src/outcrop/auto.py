@@ -17,7 +17,7 @@ from outcrop.options import format_size
 from outcrop.plan.settle import Settled, Wanted, settle
 
 AUTO = "auto"
-# Of what is free on the store's drive, where disk= says nothing: others live there, too.
+# The share of the drive's free space to use where disk= says nothing: others live there, too.
 _DISK_SHARE = 1 / 4
 
 
@@ -29,7 +29,7 @@ class Choice:
     passed_over: Mapping[str, str]
     """Reasons, by strategy."""
     where: Path
-    """That it writes to."""
+    """The folder that it writes to."""
 
     @property
     def strategy(self) -> str:

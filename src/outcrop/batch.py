@@ -74,7 +74,7 @@ class Prepared:
 
     @property
     def row_bytes(self) -> int:
-        """Of the rows that it came with."""
+        """What the rows that it came with take."""
         if self.x_buffer is not None:
             return len(self.n_id) * self.x_buffer[:1].nbytes
         return 0 if self.x is None else self.x.nbytes
@@ -184,7 +184,7 @@ class BatchMaker:
         )
 
     def lend(self, size: int, closed: Asked, awaited: Asked) -> Slabs:
-        """Takes memory that batches do not need now, for other uses: what this gives stands for it.
+        """Memory that batches do not need now, for other uses: lent as long as the result lives.
 
         Waits as `make` does.
         """

@@ -39,8 +39,8 @@ class Demand:
 
 
 Demands = Callable[[int], Sequence[Demand]]
-"""Total bytes -> the demands of one time after the other, that of the main loop first: a pure
-function. Caches grow with the total."""
+"""Total bytes -> the demand at each time, that of the main loop first: a pure function. Caches grow
+with the total."""
 
 _MB = 10**6
 # More than any machine has.
@@ -48,7 +48,7 @@ _MOST_MB = 10**12
 
 
 def lendable(pool_bytes: int) -> int:
-    """Of a pool, the largest slab that it can give: its sizes go in steps."""
+    """The largest slab that a pool of so many bytes can give: slab sizes go in steps."""
     step = max((1 << pool_bytes.bit_length() >> 1) // 8, 4096)
     return pool_bytes // step * step
 
@@ -94,8 +94,8 @@ def _fits(total: int, demands: Demands) -> bool:
 def _least(total: int, demands: Demands) -> int:
     """The least total, in whole MB, that fits; this one does not.
 
-    Where more memory can need more than it brings, there may be several: the one that is found
-    follows on one that does not fit.
+    Where more memory can need more than it adds, there may be several: with 1 MB less, the one
+    that is found does not fit.
     """
     refused = total // _MB
     step = 1

@@ -48,7 +48,7 @@ class DiskCounters:
     """Requests by latency: entry b counts those of 2^b to 2^(b+1) nanoseconds."""
 
     def __add__(self, other: DiskCounters) -> DiskCounters:
-        """Of two engines together."""
+        """The counters of two engines together."""
         sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)[:-1]}
         both = zip(self.latency, other.latency, strict=True)
         return DiskCounters(**sums, latency=tuple(a + b for a, b in both))
@@ -91,7 +91,7 @@ class EngineFacts:
 
     engine: str
     workers: Mapping[str, int]
-    """Of either kind of engine."""
+    """How many each kind of engine has."""
     unit_bytes: int
 
     @property
@@ -100,7 +100,7 @@ class EngineFacts:
 
     @property
     def most_memory_bytes(self) -> int:
-        """The same of either kind of engine: whoever plans with this plans alike with both."""
+        """The most that either kind of engine would hold: plans made with it are alike for both."""
         return max(self._bytes(engine, self.unit_bytes) for engine in self.workers)
 
     def in_units(self, unit_bytes: int) -> int:
@@ -351,7 +351,7 @@ class File:
 
 
 def _bounce_bytes(engine: str, unit_bytes: int) -> int:
-    """Of each worker: a quarter of it is the longest read that is not straight into its place."""
+    """What each worker has; a quarter is the longest read that is not straight into its place."""
     usual = _URING_BOUNCE_BYTES if engine == "uring" else _POOL_BOUNCE_BYTES
     return max(usual, 4 * unit_bytes)
 

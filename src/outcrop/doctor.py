@@ -51,7 +51,7 @@ class Diagnosis:
     cpus: int = 0
     memory_bytes: int = 0
     memory_limit_bytes: int | None = None
-    """Of the control group, where it sets one."""
+    """The limit of the control group, where it sets one."""
     gpus: list[str] = field(default_factory=list)
     io_uring_compiled: bool = False
     io_uring_refusal: str | None = None
@@ -145,7 +145,7 @@ def _look_at_path(found: Diagnosis, path: Path, measure: bool) -> None:
 
 
 def _largest_file(store: Path) -> Path:
-    """Of a store's own or adopted arrays."""
+    """The largest of a store's own or adopted arrays."""
     arrays = read_manifest(store).arrays.values()
     return store / max(arrays, key=lambda entry: entry.file_bytes).file
 

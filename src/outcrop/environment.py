@@ -66,7 +66,7 @@ def tree_differs(folder: Path) -> bool:
 
 
 def _commit() -> str | None:
-    """Of a checkout that this package runs from; marked where the working tree differs."""
+    """The commit of the checkout that this package runs from; marked where its tree differs."""
     folder = Path(__file__).parent
     try:
         top = Path(git(folder, "rev-parse", "--show-toplevel"))

@@ -106,7 +106,7 @@ class BudgetWarning(UserWarning):
 
 
 def is_refusal_to_write(error: Exception) -> bool:
-    """Whether there is no room, or no right, to write: who writes less may still get on."""
+    """Whether there is no room, or no right, to write: what writes less may still work."""
     if isinstance(error, OSError):
         return error.errno in (EACCES, EDQUOT, ENOSPC, EPERM, EROFS)
     return isinstance(error, BudgetError)

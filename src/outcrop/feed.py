@@ -47,7 +47,7 @@ ALL_NODES = "all"
 """Names every node, wherever "train", "val" or "test" would name some."""
 
 _MOST_EVENTS = 10_000
-# Of a loop over a loader, seen from here: the schedule's and the loader's frames are between.
+# Frames from here to a loop over a loader: the schedule's and the loader's are between.
 _CALLER = 4
 
 
@@ -74,12 +74,12 @@ class Feed:
         """`first`: the schedule that is prepared for; its batches show how large batches are, and
         so do those of `others`.
 
-        `epochs`: that the run will have, if that is known. `progress`: of what is prepared.
+        `epochs`: how many the run will have, if known. `progress`: is told how preparation goes.
         `device`: where batches will go. `strategy`: by name, with options; or auto.
         `strict_memory`: BudgetError where a batch that the loop waits for would need more memory
         than is left; else it is served, with a BudgetWarning.
         `check`: whether all that is read is compared with its checksums.
-        `lent_bytes`: that `lend` must have to lend.
+        `lent_bytes`: what `lend` must be able to lend.
 
         BudgetError where the memory is too little, with the least that would do.
         """
@@ -113,7 +113,7 @@ class Feed:
         _open_feeds.add(self)
 
     def _open_best(self, wanted: Wanted, progress: Progress) -> None:
-        """Opens what auto chooses; where the drive does not let it, what it chooses then."""
+        """Opens what auto chooses; where that cannot be written, what auto chooses next."""
         failed: dict[str, str] = {}
         while True:
             choice = choose(wanted, failed)
@@ -198,7 +198,7 @@ class Feed:
 
     @property
     def alterations(self) -> dict[str, Any]:
-        """Options of the strategy by which batches are others than are sampled, by full names."""
+        """Options of the strategy that make batches differ from what is sampled, by full names."""
         name = self._settled.name
         return {f"{name}:{option}": v for option, v in self._runner.alterations.items()}
 
@@ -258,7 +258,7 @@ class Feed:
     def close(self) -> None:
         """Ends loops that are open, and gives up what the strategy opened; closed twice is closed.
 
-        Not in a forked child, whose copy of it all is the parent's.
+        Does nothing in a forked child: what it has a copy of is the parent's.
         """
         if self._closed or not self._origin.here:
             return

@@ -13,12 +13,12 @@ _MOST_EVENTS = 10_000
 
 
 class Meter:
-    """Of one run. Thread-safe, apart from `follow` and `take`."""
+    """Counts and times one run. Thread-safe, apart from `follow` and `take`."""
 
     def __init__(self) -> None:
         self.consumer_wait_seconds = 0.0
         self.unprepared_batches = 0
-        """Of a plan that prepares epochs: batches of its schedule that it had not."""
+        """Batches of its schedule that a plan that prepares epochs had not prepared."""
         self.padding_bytes = 0
         """Bytes of pages that belong to no row that was wanted."""
         self._pipeline: Pipeline | None = None  # the one that runs now
@@ -37,7 +37,7 @@ class Meter:
     def span(self, stage: str, number: int = 0, within: str | None = None) -> Iterator[None]:
         """Times a block as the work of a stage on one item.
 
-        `within`: the stage in whose time it falls, which is then the shorter for it.
+        `within`: the stage in whose time it falls, and whose time is then counted without it.
         """
         start = perf_counter()
         try:
@@ -67,7 +67,7 @@ class Meter:
             self._read_bytes[tier] = self._read_bytes.get(tier, 0) + size
 
     def pad(self, size: int) -> None:
-        """Of what was read, so much belongs to no row that was wanted."""
+        """So much of what was read belongs to no row that was wanted."""
         with self._lock:
             self.padding_bytes += size
 
@@ -89,7 +89,7 @@ class Meter:
             self._events += pipeline.events
 
     def absorb(self, other: Meter) -> None:
-        """Adds what was done for this run before it asked for it."""
+        """Adds what was done for this run ahead of it."""
         with self._lock, other._lock:
             for name, times in other._stages.items():
                 self._stages.setdefault(name, StageTimes()).add(times)

@@ -52,18 +52,18 @@ class EpochRecord:
     hits: dict[str, int] = field(default_factory=dict)
     """Rows that were found in memory, by tier."""
     fetched_rows: int = 0
-    """Rows that no cache had; where batches are dropped on the way, so are hits and these more than
+    """Rows that no cache had. Where batches are dropped on the way, hits and these are more than
     `rows`."""
     tier_bytes: dict[str, int] = field(default_factory=dict)
     """Read for rows that are not in memory, by where they are on disk."""
     read_requests: int = 0
-    """Of the disk engine; so are the next two."""
+    """Counted by the disk engine, as are the next two."""
     bytes_wanted: int = 0
     bytes_read: int = 0
     drive_bytes: int = 0
     """What the kernel read from the drive for this process, page faults included."""
     unprepared_batches: int = 0
-    """Of a strategy that prepares epochs: those that it had not, and read as they came."""
+    """Batches that a strategy that prepares epochs had not prepared: read as they came."""
     stages: dict[str, StageRecord] = field(default_factory=dict)
     """By the papers' names: sample, inspect, switch, graph load, gather, copy, cache update,
     transfer, compute."""
@@ -128,12 +128,12 @@ class LoaderRecord:
     peak_batch_bytes: int = 0
     epochs: list[EpochRecord] = field(default_factory=list)
     events: list[tuple[str, int, float, float]] = field(default_factory=list)
-    """Of the first epoch of training: stage, batch, begin and end in seconds since its start,
-    to the microsecond."""
+    """The first epoch of training: stage, batch, begin and end in seconds since its start, to the
+    microsecond."""
     order: str = "exact"
-    """In which batches came: exact, or completion, as they were done."""
+    """The order in which batches came: exact, or completion, as they were done."""
     plan: dict[str, Any] = field(default_factory=dict)
-    """What was decided and prepared: of every strategy alike, then of its parts."""
+    """What was decided and prepared: what every strategy tells, then what its parts tell."""
     passed_over: dict[str, str] = field(default_factory=dict)
     """Where auto chose the strategy: those that it would have preferred, and what kept them out."""
     over_budget_bytes: int = 0
@@ -154,7 +154,7 @@ class RunRecord:
     kind: str
     """train or bench."""
     name: str
-    """Of the strategy or peer."""
+    """The strategy's or the peer's."""
     command: list[str]
     created: str
     """ISO 8601, UTC."""
@@ -165,15 +165,15 @@ class RunRecord:
     process: dict[str, int | None]
     """peak_rss_bytes, cgroup_peak_bytes, cgroup_limit_bytes, read_bytes, disk_used_bytes."""
     loader: dict[str, Any]
-    """A LoaderRecord; of a peer, what of it can be known."""
+    """A LoaderRecord; for a peer, as much of it as can be known."""
     layouts: list[dict[str, Any]] = field(default_factory=list)
     """Derived layouts that it made or found: name, bytes, seconds (to make it), made."""
     history: list[dict[str, Any]] = field(default_factory=list)
-    """Of training: epoch, loss, seconds, val, test."""
+    """Training, one entry per epoch: epoch, loss, seconds, val, test."""
     series: dict[str, list[float]] = field(default_factory=dict)
     """One entry a second; see monitor.py."""
     digest: str | None = None
-    """Of batches, where they were checked."""
+    """The digest of batches, where they were checked."""
 
     def as_dict(self) -> dict[str, Any]:
         return {"format": RECORD_FORMAT, "version": RECORD_VERSION, **asdict(self)}

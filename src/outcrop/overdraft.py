@@ -83,9 +83,9 @@ class Overdraft:
     ) -> T:
         """What take(seconds) gives, once it gives something.
 
-        Where the loop waits for this very batch (`awaited`), whatever is held, the user's code
-        holds it: then what beyond() gives, which takes `size` bytes of the pool. BudgetError, with
-        `why`, if strict.
+        Where the loop waits for this very batch (`awaited`), all that is held is held by the
+        user's code: then what beyond() gives, which takes `size` bytes of the pool. BudgetError,
+        with `why`, if strict.
         """
         deadline = 0.0
         while not closed():
@@ -130,5 +130,5 @@ class Overdraft:
                     "what you need, as in batch.y.clone()), or give more memory. "
                     "strict_memory=True raises instead"
                 )
-            # Twice, so that whoever keeps every batch is not met by a search for garbage each time.
+            # Twice as much: a loop that keeps every batch should not search for garbage each time.
             self._granted_bytes = max(self._granted_bytes, 2 * missing)

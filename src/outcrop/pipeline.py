@@ -36,8 +36,8 @@ class Stage:
     and it gives up by raising CancelledError.
     """
     in_order: bool = False
-    """Items are taken up in the source's order, though they may be done in any; with `admit` so or
-    so."""
+    """Whether items are taken up in the source's order, though they may be done in any. They always
+    are with `admit`."""
 
 
 @dataclass

@@ -81,7 +81,7 @@ class Schedule:
     def state_dict(self) -> dict[str, Any]:
         """Where the loop is: after so many batches of an epoch, and what they depend on.
 
-        `ahead`: batches after those that were delivered before them, in completion order.
+        `ahead`: later batches that were delivered already, in completion order.
         """
         return {
             "epoch": self._epoch,

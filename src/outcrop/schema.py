@@ -219,7 +219,7 @@ def _read_union(kind: Any, value: Any, place: str) -> Any:
     for one in kinds:
         if _accepts(one, value):
             return _read(one, value, place)
-    # One whose members are wrong has more to say than that none fits.
+    # What is wrong with its members says more than that no kind fits.
     for one in kinds:
         if isinstance(value, dict) and (dataclasses.is_dataclass(one) or get_origin(one) is dict):
             return _read(one, value, place)

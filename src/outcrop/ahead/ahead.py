@@ -26,7 +26,7 @@ class Replayed:
     """A batch as it was sampled ahead."""
 
     task: Task
-    """The one that was asked for; of samples that are repeated or imported, around their seeds."""
+    """The one that was asked for; where samples are repeated or imported, around their seeds."""
     subgraph: Subgraph
     record: Any
     """What was decided for its rows."""
@@ -62,8 +62,8 @@ class Ahead(ABC):
 
     @property
     def alterations(self) -> dict[str, Any]:
-        """Options by which its batches are others than `memory`'s, in JSON's values: a position
-        that was saved among them is one of such batches alone. {}: the batches are the same."""
+        """Options that make its batches differ from `memory`'s, in JSON's values: a position that
+        was saved with them fits such batches alone. {}: the batches are the same."""
         return {}
 
     @property

@@ -13,7 +13,7 @@ from outcrop.errors import CancelledError
 
 T = TypeVar("T")
 
-# How often whoever waits looks for Ctrl-C.
+# How often a thread that waits looks for Ctrl-C.
 _POLL_SECONDS = 0.1
 
 
@@ -74,7 +74,7 @@ class Background(Generic[T]):
         self._done.set()
 
     def wait(self, closed: Callable[[], bool] = lambda: False) -> T:
-        """The result; raises what its making met. CancelledError once `closed` says so."""
+        """The result; raises what making it raised. CancelledError once `closed` says so."""
         while not self._done.wait(_POLL_SECONDS):
             if closed():
                 raise CancelledError("closed while what is made ahead was waited for")

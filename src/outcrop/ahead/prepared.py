@@ -61,7 +61,7 @@ from outcrop.store.store import GraphStore
 if TYPE_CHECKING:
     from outcrop.plan.context import Context
 
-# Of the memory that is spare, the part that preparing beside training may take to be fast.
+# To be fast, preparing beside training may take one part in so many of the spare memory.
 _REFRESH_SHARE = 4
 # Where there is memory for them: one computes while the other one's pages are read.
 _MOST_SAMPLERS = 2
@@ -74,15 +74,15 @@ class PreparedEpochs:
     """What is prepared, and from what."""
 
     epochs: int
-    """That are sampled ahead; of each generation."""
+    """How many each generation samples ahead."""
     rows: PackedTiers | None
-    """Whose pack is made; None: there are no rows."""
+    """The tiers whose pack is made; None: there are no rows."""
     source: TopologyName = "mmap"
     """What batches are sampled from ahead. None of it stays."""
     cycle: bool = False
     """Later epochs repeat the prepared batches, in another order, instead of being sampled."""
     refresh_bytes: int = 0
-    """Of preparing the next epochs beside the loop; 0: they are not."""
+    """What preparing the next epochs beside the loop takes; 0: they are not prepared there."""
 
     # Memory
 
@@ -110,7 +110,7 @@ class PreparedEpochs:
         return replace(self, refresh_bytes=least)
 
     def prepare_bytes(self, context: Context, source: TopologyName) -> int:
-        """The most of any step of preparation."""
+        """The most that any step of preparation takes."""
         sampling = self.sampling_bytes(context, source)
         if self.rows is None:
             return sampling
@@ -135,14 +135,14 @@ class PreparedEpochs:
         return self.epochs * len(context.seeds)
 
     def _seeds(self, context: Context) -> int:
-        """Of a batch, at most."""
+        """The most seeds of a batch."""
         imported = 0 if context.samples is None else context.samples.seeds
         return max(context.seeds.batch_size, imported)
 
     def _record_bytes(
         self, context: Context, nodes: int | None = None, edges: int | None = None
     ) -> int:
-        """Of a batch in the trace: of the largest, unless its size is given."""
+        """What a batch takes in the trace: the largest, unless its size is given."""
         sizes, seeds, graph = context.batch, self._seeds(context), context.graph
         nodes = sizes.nodes if nodes is None else nodes
         return trace_bytes(
@@ -178,7 +178,7 @@ class PreparedEpochs:
     def check_disk(self, context: Context, folder: Path) -> None:
         """BudgetError before anything is sampled, where that would surely be in vain.
 
-        Surely: half of what batches take by the mean of those that were seen is too much.
+        Surely: even half of what batches take, by the mean of those that were seen, is too much.
         """
         sizes, batches = context.batch, self._batches(context)
         record = self._record_bytes(context, sizes.mean_nodes, sizes.mean_edges)
@@ -217,7 +217,7 @@ class PreparedEpochs:
         return SamplesSpec(**vars(spec), name=samples.name, digest=samples.digest)
 
     def generation(self, context: Context, epoch: int) -> PackSpec:
-        """That has this epoch."""
+        """The generation that has this epoch."""
         count, of_run = self.epochs, context.epochs
         first = epoch // count * count
         if of_run is not None and epoch < of_run:
@@ -344,7 +344,7 @@ class PreparedAhead(Ahead):
     # The next epochs
 
     def _left_by_a_killed_run(self) -> PackSpec:
-        """The first generation; or the first of those that are there, to go on with."""
+        """The first generation; or, where a killed run left some, the first of those."""
         derived = self._store.derived
         left = left_by_others(self._store, self._generation(0))
         begun = [
@@ -431,7 +431,7 @@ class PreparedAhead(Ahead):
 
     @contextmanager
     def _two_generations(self) -> Iterator[None]:
-        """Says what a disk budget is for where it is for two of them."""
+        """Errors about a disk budget say where it is for two generations."""
         try:
             yield
         except BudgetError as error:
@@ -495,7 +495,7 @@ class PreparedAhead(Ahead):
             found, subgraph = next(self._trace.scan(t, t + 1, what="narrow"))
         imported = self._context.samples is not None
         if imported or (task.epoch, task.batch) != (found.epoch, found.batch):
-            # Of a repeated epoch or of others: the batch that was asked for, around other seeds.
+            # Repeated or imported: the batch that was asked for, around other seeds.
             # Copies: the task stays with the batch, and the record must not.
             task = replace(task, input_ids=found.input_ids.copy(), seeds=found.seeds.copy())
         return Replayed(task, subgraph, t)
@@ -530,7 +530,7 @@ class PreparedAhead(Ahead):
         return 0 <= epoch - (self._spec.first_epoch or 0) < self._spec.epochs
 
     def _cycled(self, task: Task) -> int:
-        """Of the epoch that is repeated, the batch that comes at this place of the new order."""
+        """The batch of the repeated epoch that comes at this place of the new order."""
         seeds, chosen = self._context.seeds, np.empty(1, np.int64)
         _core.shuffled_seeds(len(seeds), seeds.seed, task.stream, task.epoch, task.batch, chosen)
         return task.epoch % self._spec.epochs * len(seeds) + int(chosen[0])
@@ -603,7 +603,7 @@ class _Refresh:
         self._work = Background(lambda stopper: self._prepare(spec, _Stoppable(stopper)), "refresh")
 
     def take(self, spec: PackSpec) -> list[Layout]:
-        """Waits for the layouts, which are the caller's then; raises what their making met."""
+        """Waits for the layouts, which are the caller's then; raises what making them raised."""
         self.start(spec)
         assert self._work is not None
         try:
@@ -641,7 +641,7 @@ class _Stoppable(Progress):
 
 
 class _StoppedError(BaseException):
-    """As an interrupt, and unlike an error, it leaves work that can be gone on with."""
+    """Like an interrupt, and unlike an error, it leaves work that can be resumed."""
 
 
 def discard(path: Path) -> None:

@@ -4,9 +4,9 @@ They are cut from a line of tasks. Where a run has all of an epoch and the numbe
 known, that is the stream of all epochs: windows cross their ends, and outlive runs. Other runs
 (validation, a part of an epoch) have lines of their own.
 
-The trace of a window is a function of its tasks, and stays as good as it was whatever comes in
-between. A script is one of what the cache holds when it begins: where another run comes between,
-or a loop is left, what is left of the window gets a new one, from what is really there.
+The trace of a window depends on its tasks alone, and stays good whatever comes in between. A script
+depends on what the cache holds when it begins: where another run comes between, or a loop is left,
+the rest of the window gets a new one, from what is really there.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Window:
     """How far ahead, and when that is made."""
 
     batches: int
-    """Of the longest."""
+    """Length of the longest window."""
     made: Literal["beside", "between"]
     """While the window before is used, in memory of its own; or while the loop waits, in memory
     that it gives up meanwhile."""
@@ -60,7 +60,7 @@ class Window:
     rows: PlannedSlots | None
     """What is decided for a window; None: there are no rows."""
     first_batches: int = FIRST_BATCHES
-    """Of the first; the others grow up to the longest."""
+    """Length of the first window; the others grow up to the longest."""
     samplers: int = 2
     """So that one computes while the other one's entries are read."""
 
@@ -92,7 +92,7 @@ class Window:
         return self.samplers * own + writing + planning
 
     def _lent_bytes(self, context: Context) -> int:
-        """Of that, what is taken from the memory of batches if they wait: safely less than one."""
+        """What part of `ahead_bytes` waiting batches lend: safely less than one of them has."""
         if self.made == "beside":
             return 0
         shape = row_shape(context) if self.rows is None else self.rows.shape(context)
@@ -126,7 +126,7 @@ class _Cut:
     trace: TraceReader
     script: Script | None = None
     scripted: int = 0
-    """Up to which batch of the line."""
+    """Up to which batch of the line it has a script."""
 
     def void(self) -> None:
         if self.script is not None:
@@ -183,13 +183,13 @@ class Windows(Ahead):
         self._scratch = on.store.derived.scratch()
         # Where nobody closes it; at the end of the program the feed does.
         weakref.finalize(self, self._scratch.abandon).atexit = False
-        # Others that are open meanwhile go without.
+        # One run has the windows; others that are open meanwhile go without.
         self._lease = threading.Lock()
-        # Of whoever has the lease
+        # Of the run that has the lease
         self._stream: _Supply | None = None
         self.visited = False
-        """Whether other runs come between epochs: then nothing is decided beyond the next end of
-        one, since it would be decided in vain."""
+        """Whether other runs come between epochs: then nothing is decided beyond the end of an
+        epoch, since it would be in vain."""
         self._at: int | None = None
         """Where in the stream a run ended: the cache holds what the script says for there."""
 
@@ -281,7 +281,7 @@ class Windows(Ahead):
         meter: Meter,
         stop: Stopper,
     ) -> None:
-        """Of batches [first, last) of its line."""
+        """Writes what is decided for batches [first, last) of its line."""
         cut.void()
         if self.rows is not None:
             with meter.span("inspect", cut.number):
@@ -315,7 +315,7 @@ class _Supply:
     def __init__(
         self, windows: Windows, line: Sequence[Task], first: int = 0, epoch_batches: int = 0
     ) -> None:
-        """`epoch_batches`: where the line goes on after an epoch, batches of each."""
+        """`epoch_batches`: batches of each epoch, where the line goes on after one."""
         self.line = line
         self._windows = windows
         self._epoch_batches = epoch_batches
@@ -331,7 +331,7 @@ class _Supply:
         return not self._cuts and self._length < self._windows.part.batches
 
     def covers(self, t: int) -> bool:
-        """Whether batch t is in a window that there is, or begins the next one."""
+        """Whether batch t is in a window that exists, or begins the next one."""
         first = self._cuts[0].first if self._cuts else self._next
         return first <= t <= self._next
 
@@ -390,7 +390,7 @@ class _Supply:
     # Beside the loop
 
     def make_next(self) -> None:
-        """Begins the window after the one in use, if there is one and that is all decided."""
+        """Begins the window after the one in use, once that is all decided, if there is one."""
         t = self._cuts[0].last
         decided = self._cuts[0].scripted == t
         if self._making is None and decided and t < len(self.line):

@@ -11,7 +11,7 @@ _PAGE_BYTES = 4096
 BOUND = "its reads at the drive's rates, and sampling that none of them hid"
 
 Events = Iterable[tuple[str, int, float, float]]
-"""Of a record: stage, batch, begin and end."""
+"""As in a record: stage, batch, begin and end."""
 
 
 def epoch_bound_seconds(

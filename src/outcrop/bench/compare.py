@@ -51,7 +51,7 @@ class BenchOptions:
 
     strategies: tuple[str, ...]
     memory: str | None = None
-    """Of the data path of each, as `memory=` of a loader; None: what `cache` makes it."""
+    """For the data path of each, as `memory=` of a loader; None: what `cache` makes it."""
     cache: str | None = None
     """For caches alone: bytes, or a share of the features; batches in flight and tables come on
     top. None: what `memory` leaves, or 10 %."""
@@ -66,9 +66,9 @@ class BenchOptions:
     repeat: int = 3
     seed: int = 0
     check_batches: int = 3
-    """Whose digest must be the same for all; 0: no check."""
+    """How many must have the same digest for all; 0: no check."""
     bytes_per_second: int | None = None
-    """As if the drive moved no more, for what the disk engine reads: no memory maps, no peers."""
+    """As if the drive moved no more. Slows the disk engine alone: no memory maps, no peers."""
     slow: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Strategies timed on fewer batches: (timed, warm-up); their times are scaled."""
 
@@ -377,7 +377,7 @@ def _add_bounds(
     drive: DriveRates,
     options: BenchOptions,
 ) -> None:
-    """Each strategy's own physical limit; of those that read, not of the reference in memory."""
+    """Each strategy's own physical limit, if it reads: not for the reference in memory."""
     for row in rows:
         if row["name"] in _UNLIMITED:
             continue

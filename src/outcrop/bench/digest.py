@@ -8,7 +8,7 @@ from typing import Any
 import xxhash
 
 _TENSORS = ("n_id", "edge_index", "e_id", "x", "y", "input_id", "root_n_id")
-# Of rows that stay in slots: all of them at once would be more memory than the batch has.
+# Rows at a time, where they stay in slots: all at once would take more memory than the batch has.
 _ROWS = 4096
 
 

@@ -186,7 +186,7 @@ def graphbolt_fanouts(num_neighbors: list[int]) -> list[int]:
 
 
 def graphbolt_batch(batch: Any) -> PeerBatch:
-    """Of a MiniBatch. It has a graph per layer, each sampled anew for all nodes so far."""
+    """From a MiniBatch, which has a graph per layer, each sampled anew for all nodes so far."""
     return PeerBatch(
         n_id=batch.input_nodes,
         seeds=len(batch.seeds),

@@ -36,7 +36,7 @@ class Job:
     num_neighbors: list[int]
     batch_size: int
     batches: int
-    """Per epoch, that are timed."""
+    """How many are timed per epoch."""
     warmup: int
     """Batches before them, in each epoch."""
     epochs: int

@@ -57,8 +57,8 @@ def making_bytes(graph: GraphFacts) -> int:
 def scratch_bytes(graph: GraphFacts, nodes: int, entries: int) -> int:
     """The most that a sampler keeps in the topology, if none of its frontiers is larger.
 
-    Of a batch by neighbour sampling: its nodes and edges. ShaDow also fetches whole lists, up to
-    2^20 entries or one list at a time, and takes 16 bytes more per entry while it does.
+    For neighbour sampling these are a batch's nodes and edges. ShaDow also fetches whole lists, up
+    to 2^20 entries or one list at a time, and takes 16 bytes more per entry while it does.
     """
     return _core.cached_topology_bytes(graph.item_bytes("indices"), nodes, entries)
 

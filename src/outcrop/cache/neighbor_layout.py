@@ -1,8 +1,8 @@
 """The layout of a neighbour cache: scores of nodes -> the chosen lists, on disk as in memory.
 
-docs/format.md has the bytes. It is made in passes over the topology; the memory that takes is 12
-bytes per node (of them 8 for indptr, which whoever samples from the cache keeps afterwards), 4 per
-cached list and the blocks, whatever the budget of the cache.
+docs/format.md has the bytes. It is made in passes over the topology. Whatever the budget of the
+cache, that takes 12 bytes of memory per node (8 of them for indptr, which sampling keeps
+afterwards), 4 per cached list and the blocks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FORMAT = "outcrop-neighbors"
 _HEADER, _LISTS = "neighbors.json", "lists.npy"
 _BLOCK_BYTES, _BLOCK_NODES = 64, 384
 _LIST_BYTES = 4
-_PADDING_BYTES = 4  # of an odd number of starts
+_PADDING_BYTES = 4  # after an odd number of starts
 _NODES_AT_A_TIME = 1 << 18
 
 Bytes = NDArray[np.uint8]

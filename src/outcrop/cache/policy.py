@@ -50,7 +50,7 @@ class Plan(AbstractContextManager["Plan"]):
     changes: Spill
     """Record i is of batch first + i."""
     files: ExitStack
-    """Of the plan: closed with it."""
+    """Closed with the plan."""
     kept: tuple[int, ...] = ()
     """Batches after which the contents were kept ..."""
     kept_contents: Spill | None = None
@@ -100,7 +100,7 @@ class Plan(AbstractContextManager["Plan"]):
         return contents
 
     def _number(self, t: int, last: int) -> int:
-        """Of a batch's record, which is `last` at most."""
+        """The number of batch t's record, which is `last` at most."""
         if not 0 <= t - self.first <= last:
             planned = f"[{self.first}, {self.first + self.batches})"
             raise IndexError(f"the batches {planned} are planned (got {t})")
@@ -188,10 +188,10 @@ class Policy(ABC):
     ) -> Plan:
         """Plans the batches [first, last), or all from `first` on, as if there were no others.
 
-        `folder`: for this plan's files. `ends`: batches of the trace; after those that are planned,
-        the contents are kept, and from the first on 2 MiB more are held while planning. `stop`:
-        called for every batch of every pass, and may raise. Where planning ends with an error, no
-        files are left, and the cache counts as empty until it is restored.
+        `folder`: for this plan's files. `ends`: batches of the trace; after each of them that is
+        planned the contents are kept, and from the first on 2 MiB more are held while planning.
+        `stop`: called for every batch of every pass, and may raise. Where planning ends with an
+        error, no files are left, and the cache counts as empty until it is restored.
         """
         last = len(trace) if last is None else last
         if not 0 <= first <= last <= len(trace):

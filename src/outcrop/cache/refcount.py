@@ -98,8 +98,8 @@ class FeatureBuffer:
     ) -> _core.Claim | None:
         """The same before anything is read; None when the time is up.
 
-        What it is to read others wait for: claims must be filled in the order of their reserving,
-        several at a time if need be.
+        Others wait for what it is to read: claims must be filled in the order in which they were
+        reserved, several at a time if need be.
         """
         return self._slots.reserve(nodes, seconds, expected)
 

@@ -21,7 +21,7 @@ def bench(
     memory: Annotated[
         str | None,
         typer.Option(
-            help="Of the data path of each, as in train: caches, batches and tables.",
+            help="Memory of the data path of each, as in train: caches, batches and tables.",
             show_default="what --cache makes it",
             metavar="SIZE",
         ),

@@ -22,7 +22,7 @@ from outcrop.ingest.synthetic import SynthOptions, synthesise
 from outcrop.options import format_size
 
 _DIM = 128
-# Of the data path. Python, torch and the model need their own: measured and printed by the run.
+# For the data path. Python, torch and the model need their own: measured and printed by the run.
 _MEMORY_BYTES = 100_000_000
 _CAGE_BYTES = 750_000_000
 _TRAIN = ["--layers", "2", "--num-neighbors", "10,5", "--hidden", "64", "--batch-size", "1000",
@@ -35,7 +35,7 @@ class _Outcome:
     seconds: float
     record: dict[str, Any]
     peak_bytes: int | None
-    """Of everything, page cache included; None where no limit could be set."""
+    """The most that everything took, page cache included; None where no limit could be set."""
 
 
 def demo(

@@ -81,7 +81,7 @@ def _message(error: Exception) -> str:
 
 def say(text: str, style: str | None = None) -> None:
     """A line on stdout, as long as it is: paths and messages are for copying."""
-    # Whoever draws bars writes above them; another console would write on them.
+    # The console that draws bars writes above them; another would write over them.
     console = stderr if _drawn and stdout.is_terminal else stdout
     console.print(text, style=style, soft_wrap=True, markup=False)
 

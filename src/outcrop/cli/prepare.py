@@ -47,7 +47,7 @@ def prepare(
         typer.Option(metavar="SIZE", help="Disk space for what is made.", show_default="any"),
     ] = None,
     device: Annotated[
-        str, typer.Option(help="Where batches of the run go, of a device cache: cpu or cuda.")
+        str, typer.Option(help="Where batches of the run go, for a device cache: cpu or cuda.")
     ] = "cpu",
     as_json: Json = False,
 ) -> None:

@@ -77,7 +77,7 @@ def train(
     epochs: Annotated[int | None, _option("--epochs", "Passes over the training nodes.")] = None,
     lr: Annotated[float | None, _option("--lr", "Learning rate of Adam.")] = None,
     weight_decay: Annotated[float | None, _option("--weight-decay", "Of Adam.")] = None,
-    seed: Annotated[int | None, _option("--seed", "Of weights, batches and dropout.")] = None,
+    seed: Annotated[int | None, _option("--seed", "Seed of weights, batches and dropout.")] = None,
     device: Annotated[str | None, _option("--device", "auto, cpu, cuda, cuda:1 ...")] = None,
     precision: Annotated[str | None, _option("--precision", "fp32 or bf16.")] = None,
     metric: Annotated[str | None, _option("--metric", "accuracy or roc_auc.")] = None,
@@ -163,7 +163,7 @@ def train(
 def _interrupted(options: TrainOptions) -> int:
     directory = options.checkpoint_dir
     if directory is None:
-        kept = "nothing was kept: with --checkpoint-dir DIR it could be gone on with"
+        kept = "nothing was kept: with --checkpoint-dir DIR it could be resumed"
     elif not (Path(directory) / LAST).exists():
         kept = (
             "nothing was kept: there was no checkpoint yet; --checkpoint-every N writes one every "

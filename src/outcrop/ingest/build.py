@@ -36,7 +36,7 @@ from outcrop.store.format import SPLITS, Manifest, RowEncoding
 _OTHER_BYTES = 16 << 20
 LEAST_MEMORY_BYTES = 32 << 20
 _ROW_CHUNK_BYTES = 2 << 20
-# Of a row, which is held in memory several times: what a header claims is not allocated unseen.
+# The longest row. It is held in memory several times: what a header claims is not allocated unseen.
 _MOST_DIM = 1 << 20
 
 

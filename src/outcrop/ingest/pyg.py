@@ -209,7 +209,7 @@ class _SparseRows:
 
     @classmethod
     def of(cls, x: Any) -> _SparseRows | None:
-        """Of torch, or a SparseTensor of torch_sparse; None for anything else."""
+        """The rows of a sparse tensor of torch, or of torch_sparse; None for anything else."""
         import torch
 
         shape: tuple[int, ...]

@@ -40,8 +40,8 @@ def random_attributes(
 ) -> Attributes:
     """Class labels (random unless given), features that hint at them, and random splits.
 
-    As many nodes as `train_fraction` asks for go to each of train, val and test, or as many as
-    there are. Rows are made by as many threads as a quarter of `memory` has room for.
+    Each of train, val and test gets `train_fraction` of the nodes, or what is left of them. Rows
+    are made by as many threads as a quarter of `memory` has room for.
     """
     check_train_fraction(train_fraction)
 

@@ -18,7 +18,7 @@ from outcrop.store.format import ENCODINGS
 Ids = NDArray[np.int64]
 
 NODES_PER_CHUNK = 1 << 18
-"""Of labels and splits: 2 MiB of ids."""
+"""In chunks of labels and splits: 2 MiB of ids."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class IngestOptions:
     """Each edge that is no self loop also gets its reverse."""
     drop_self_loops: bool = False
     merge_multi_edges: bool = False
-    """Of equal edges the first is kept; each node's in-neighbours are then sorted by id."""
+    """The first of equal edges is kept; each node's in-neighbours are then sorted by id."""
     edge_ids: bool = True
     """Keep, for each edge of the store, its number in the source, unless that is its place."""
     feature_dtype: str | None = None

@@ -48,9 +48,9 @@ class PackMemory:
     """How packing divides its memory."""
 
     partition_bytes: int
-    """Of each of two."""
+    """The size of each of two partitions."""
     ids_bytes: int
-    """Of each of two blocks of ids."""
+    """The size of each of two blocks of ids."""
     slots: int
     """Pieces: one per open chunk, and those being written."""
 
@@ -60,14 +60,14 @@ class PackMemory:
 
     @classmethod
     def least_bytes(cls, row_bytes: int, num_rows: int) -> int:
-        """With one open chunk. `num_rows`: of the features."""
+        """What packing takes with one open chunk. `num_rows`: of the features."""
         partition = max(_LEAST_PARTITION_BYTES, row_bytes)
         fixed = _fixed_bytes(partition, row_bytes, num_rows)
         return fixed + _open_bytes(partition, row_bytes, num_rows)
 
     @classmethod
     def one_pass_bytes(cls, chunks: int, row_bytes: int, num_rows: int) -> int:
-        """With which all chunks are filled in about one pass over the features."""
+        """What packing takes to fill all chunks in about one pass over the features."""
         partition = max(_LEAST_PARTITION_BYTES, row_bytes)
         fixed = _fixed_bytes(partition, row_bytes, num_rows)
         # An eighth goes to larger partitions.
@@ -99,7 +99,7 @@ def _fixed_bytes(partition_bytes: int, row_bytes: int, num_rows: int) -> int:
 
 
 def _open_bytes(partition_bytes: int, row_bytes: int, num_rows: int) -> int:
-    """Of an open chunk: a piece, its runs of ids, and its bounds in the file of ids."""
+    """What an open chunk takes: a piece, its runs of ids, and its bounds in the file of ids."""
     bounds = 8 * (_partitions(partition_bytes, row_bytes, num_rows) + 1)
     return PIECE_BYTES + _RUN_BYTES + bounds
 
@@ -144,13 +144,13 @@ class _Saved:
     """What has been done, as it is kept in PROGRESS."""
 
     chunks: Checksums
-    """Of all chunks of the plan; where one is not finished, as if it had no rows."""
+    """One for each chunk of the plan; where one is not finished, as if it had no rows."""
     first: int = 0
     """The episode under way: chunks [first, last), and the first row that it has yet to see."""
     last: int = 0
     row: int = 0
     pieces: Checksums | None = None
-    """Of the chunks under way."""
+    """One for each piece of the chunks under way."""
 
     @classmethod
     def load(cls, folder: Path, chunks: int) -> _Saved:

@@ -93,7 +93,7 @@ def tidy_finished(folder: Path) -> bool:
 
 
 def _cached_ids(disk: Disk, folder: Path, plan: PackPlan) -> tuple[Ids, Ids]:
-    """All of them, and those of the device."""
+    """All cached ids, and those of the device."""
     with disk.open(folder / IDS) as file:
         begin, count = int(plan.first_ids[plan.batches]), int(plan.rows[plan.batches])
         ids = file.read(8 * begin, 8 * (count + plan.device_rows)).view(np.int64)
@@ -138,7 +138,7 @@ class Pack(AbstractContextManager["Pack"]):
         self._chunks = _opened(disk, folder / CHUNKS, header.chunk_bytes)
 
     def _check_row_bytes(self, folder: Path, header: _Header) -> None:
-        """No checksum has them: memory for rows that cannot be there would be asked for."""
+        """No checksum covers them: too large, they would ask for memory for impossible rows."""
         chunks = self._index["packed"] if self.packed else self._index["packed"][-1:]
         most = max(len(self.cached), int(chunks.max(initial=0)))
         if most * self.row_bytes > header.chunk_bytes:
@@ -223,7 +223,7 @@ class Pack(AbstractContextManager["Pack"]):
         return rows
 
     def _cached_rows(self) -> Iterator[StoredRows]:
-        """Of both, in ascending order: [some, row bytes] at a time."""
+        """Rows of both `cached` and `device`, in ascending order: [some, row bytes] at a time."""
         left = (len(self.cached) + len(self.device)) * self.row_bytes
         begun = np.empty(0, np.uint8)  # of a row that goes on in the next block
         for block in self._blocks(len(self), "the cache"):
@@ -280,7 +280,7 @@ def check_pack(disk: Disk, folder: Path, progress: Progress) -> None:
 
 
 def pack_bytes(folder: Path) -> int:
-    """Of a finished pack, on disk: tables, chunks and segments."""
+    """What a finished pack takes on disk: tables, chunks and segments."""
     return _bytes_of(_read_header(folder / _HEADER))
 
 

@@ -36,7 +36,7 @@ class DeviceRows:
     def load(self, pack: Pack) -> NDArray[np.uint8]:
         """The pack's rows for the device -> those for memory, as they are stored.
 
-        Replaces those of another pack: no batch of it may be yet to be put together.
+        Replaces those of another pack, all of whose batches must have been put together.
         """
         self._wait()
         self._filled = 0
@@ -46,7 +46,7 @@ class DeviceRows:
         return cache
 
     def _wait(self) -> None:
-        """Whoever reads rows may do it in another stream than who writes them."""
+        """Rows may be read in another stream than the one that writes them."""
         if self._rows.is_cuda:
             torch.cuda.synchronize(self._rows.device)
 

@@ -24,7 +24,7 @@ from outcrop.store.facts import GraphFacts
 DEVICE_CACHE = "device cache"
 # Rows are taken from the cache in pieces: that is what it takes beside the batch.
 ASSEMBLY_PIECE_BYTES = 8 << 20
-# Of a node: its row of the batch (int64, as torch wants it), and its slot on the device (int32).
+# Per node: its row of the batch (int64, as torch wants it), and its slot on the device (int32).
 _ROW_BYTES, _SLOT_BYTES = 8, 4
 _MOST_SLOTS = (1 << 31) - 1
 _ROWS = re.compile(r"(.*?)\s*rows", re.IGNORECASE)
@@ -65,7 +65,7 @@ def device_row_bytes(graph: GraphFacts) -> int:
 
 
 def assembly_bytes(graph: GraphFacts, device: str) -> int:
-    """Of a batch, per node: where rows belong; on the CPU also the partial input, beside x.
+    """What a batch takes per node: where rows belong; on the CPU also the partial input, beside x.
 
     Elsewhere x is the device's, and its memory here has the partial input.
     """
@@ -129,12 +129,12 @@ def split_table(table: Table, device_slots: int) -> tuple[Rows, Rows, Table]:
 
 @dataclass(frozen=True)
 class PartialInput:
-    """Of a batch, in its memory: what the host gathers, and where all rows belong."""
+    """What the host gathers of a batch, and where all rows belong; in the batch's memory."""
 
     rows: Ids
-    """Of the batch: first those of the partial input, ascending, then those on the device."""
+    """The batch's rows: first those of the partial input, ascending, then those on the device."""
     slots: NDArray[np.int32]
-    """Of those on the device."""
+    """The slots of those on the device."""
     x: NDArray[np.float32]
     """[host rows, dim]: to be filled."""
     whole: NDArray[np.float32] | None

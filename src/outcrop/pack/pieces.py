@@ -48,7 +48,7 @@ class PieceWriter:
         pieces = -(-plan.rows[first:last] * plan.row_bytes // PIECE_BYTES)
         self._first_piece = np.concatenate([[0], np.cumsum(pieces)])
         self.checksums: Checksums = np.zeros(int(self._first_piece[-1]), "<u8")
-        """Of all pieces of all chunks."""
+        """One for each piece of each chunk."""
         self._memory = aligned_empty((slots, PIECE_BYTES))
         self._scatter = _core.Scatter(
             last - first, plan.row_bytes, PIECE_BYTES, self._memory.reshape(-1)
@@ -121,5 +121,5 @@ class PieceWriter:
 
 
 def chunk_checksum(pieces: Checksums) -> int:
-    """Of a chunk, from the checksums of its pieces."""
+    """The checksum of a chunk, from those of its pieces."""
     return xxh3_64_intdigest(np.ascontiguousarray(pieces, "<u8").data)

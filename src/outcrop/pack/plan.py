@@ -55,9 +55,9 @@ class PackPlan:
     first_id: Ids | None = None
     """Where in the file of ids those of each chunk begin. None: one after the other."""
     pages: int = 0
-    """Of segments, that all batches read together."""
+    """Pages of segments that all batches read together."""
     device_rows: int = 0
-    """Of the cache, those on the device: their ids follow those of the cache in the file of ids."""
+    """Cached rows on the device: their ids follow those of the cache in the file of ids."""
 
     @property
     def batches(self) -> int:
@@ -91,13 +91,13 @@ class PackPlan:
 
     @property
     def chunk_bytes(self) -> int:
-        """Of the file of chunks, at last."""
+        """What the file of chunks takes when it is finished."""
         own = int(self.sizes[: len(self.index) - self._buckets].sum())
         return own if self.segments is None else own + self.segments.bytes
 
     @property
     def reserved_bytes(self) -> int:
-        """Of the file of chunks, while it is made."""
+        """What the file of chunks takes while it is made."""
         own = int(self.sizes[: len(self.index) - self._buckets].sum())
         return own if self.segments is None else own + self.segments.reserved_bytes
 
@@ -107,13 +107,13 @@ class PackPlan:
 
     @property
     def list_bytes(self) -> int:
-        """Of what only packing needs."""
+        """What lists that only packing needs take."""
         shared = 0 if self.segments is None else int(self.segments.rows.sum())
         return 8 * (int(self.rows.sum()) + self.device_rows) + 4 * shared
 
     @property
     def most_bytes(self) -> int:
-        """On disk, while it is made."""
+        """What all of it takes on disk, while it is made."""
         return self.reserved_bytes + self.table_bytes + self.list_bytes
 
 
@@ -173,7 +173,7 @@ def append_table(
 
 
 def table_of(tiers: BatchTiers) -> Table:
-    """Of a batch whose rows are all cached or packed."""
+    """The table of a batch whose rows are all cached or packed."""
     none = tiers.packed_rows[:0]
     return Table(
         tiers.cached_rows,
@@ -221,7 +221,7 @@ class _PlanFile:
 def load_plan(folder: Path) -> PackPlan | None:
     """The plan of a packing that was interrupted; None where it was not finished.
 
-    Nor where a version began it that did not compare rows with their checksums.
+    None, too, where it was begun by a version that did not compare rows with their checksums.
     """
     try:
         path = folder / PLAN

@@ -15,9 +15,9 @@ class Predicted:
 
     chunk_bytes: Count
     segment_bytes: Count
-    """Of pages, each once for a batch."""
+    """What pages of segments take, each once for a batch."""
     wanted_bytes: Count
-    """Of rows that are not cached."""
+    """What rows that are not cached take."""
 
     @property
     def bytes(self) -> int:

@@ -45,12 +45,12 @@ class PackSpec:
     sampling: Sampling
     seeds: SeedOrder
     epochs: int
-    """That are sampled: the first ones, unless `first_epoch` says others."""
+    """How many are sampled: the first ones, unless `first_epoch` says others."""
     cache_rows: int
     packed: bool = True
     """Whether rows that are not cached are packed."""
     first_epoch: int | None = None
-    """Of a run that refreshes its samples: [first_epoch, first_epoch + epochs)."""
+    """Where a run refreshes its samples: the pack is for [first_epoch, first_epoch + epochs)."""
     device_rows: int = 0
     """Cached on the device of batches, beside those in memory."""
     edge_ids: bool = False
@@ -164,7 +164,7 @@ def prepare_pack(
                 "pack", spec.pack_inputs, making.whole, resumable=True, progress=progress
             )
         except _DiskTooSmallError:
-            pass  # for that; and what of it was made by an interrupted call is kept
+            pass  # what an interrupted call has made of it is kept
     return store.derived.get_or_build(
         "pack", inputs, making.segmented, resumable=True, progress=progress
     )
@@ -174,16 +174,16 @@ def _fits(layout: Layout, room: int) -> bool:
     try:
         return pack_bytes(layout.path) <= room
     except CorruptError:
-        return True  # whoever opens it says what to do
+        return True  # opening it says what to do
 
 
 class _DiskTooSmallError(BudgetError):
-    """For a chunk of all its rows for each batch."""
+    """The disk has no room for a chunk of all its rows for each batch."""
 
 
 @dataclass(frozen=True)
 class _Making:
-    """Of one pack."""
+    """What one pack is made from."""
 
     store: GraphStore
     spec: PackSpec

@@ -58,7 +58,7 @@ def by_name(charges: Iterable[Charge], phase: Phase) -> dict[str, int]:
         if charge.region is not None:
             tenants = [other for other in charges if other.region == charge.region]
             here = [other for other in tenants if phase & other.when]
-            # Of several at once, the largest stands for all.
+            # Where several are there at once, the largest stands for all.
             if charge is not max(here, key=lambda tenant: tenant.bytes):
                 continue
             size = max(tenant.bytes for tenant in tenants)

@@ -18,7 +18,7 @@ from outcrop.sample.seeds import SeedOrder
 from outcrop.sample.trace import trace_bytes
 from outcrop.store.facts import GraphFacts
 
-# That any memory has room for: one with the user's loop, one on the way to it.
+# The least that memory must have room for: one with the user's loop, one on the way to it.
 MIN_BATCHES = 2
 # What is charged where the memory of batches is too little for what is lent.
 LENT = "lent between epochs"
@@ -31,11 +31,11 @@ class BatchSizes:
     nodes: int
     edges: int
     targets: int
-    """Of its nodes, those whose neighbours are drawn."""
+    """Nodes of a batch whose neighbours are drawn."""
     scratch_bytes: int
-    """Of the sampler that makes it."""
+    """What the sampler that makes it takes."""
     mean_nodes: int = 0
-    """Of the first schedule's batches, without a margin; so are the edges."""
+    """The mean of the first schedule's batches, without a margin; so is that of edges."""
     mean_edges: int = 0
 
 
@@ -69,13 +69,13 @@ class Context:
     disk: DiskFacts
     engine: EngineFacts
     samples: ImportedSamples | None = None
-    """Where batches are samples of others."""
+    """The imported samples, where batches come from them."""
     device: str = "cpu"
     """Where batches go, as torch names it."""
     lent_bytes: int = 0
-    """What other work between epochs needs: of the batches' memory, and what that lacks."""
+    """What other work between epochs needs: the batches' memory, and what that lacks."""
     check_bytes: int = 0
-    """Of checksums, where whatever is read is compared with them."""
+    """What checksums take, where whatever is read is compared with them."""
 
     # Batches
 
@@ -86,16 +86,16 @@ class Context:
 
     @property
     def edge_id_limit(self) -> int:
-        """Above every edge id of batches."""
+        """A number above every edge id of batches."""
         return edge_id_limit(self.graph, kept=self.keeps_edge_ids)
 
     def batch_bytes(self, rows: RowShape) -> int:
-        """Of the largest batch."""
+        """What the largest batch takes."""
         shape = BatchShape(self.batch.nodes, self.batch.edges, rows, self.sampling.edge_ids)
         return max(shape.charged_bytes(), 1)
 
     def sampler_bytes(self, *, loaded_edge_ids: bool = False) -> int:
-        """Of one sampler, whatever it draws from."""
+        """What one sampler takes, whatever it draws from."""
         looking_up = 0
         if self.keeps_edge_ids:
             looking_up = edge_ids_bytes(self.graph, self.batch.edges, loaded=loaded_edge_ids)
@@ -103,11 +103,11 @@ class Context:
 
     @property
     def waiting_bytes(self) -> int:
-        """Of a sampled batch that waits outside of its sampler."""
+        """What a sampled batch that waits outside of its sampler takes."""
         return WaitingBatches.subgraph_bytes(self.batch.nodes, self.batch.edges)
 
     def record_bytes(self) -> int:
-        """Of the largest batch in a trace of its own samples."""
+        """What the largest batch takes in a trace of its own samples."""
         seeds, hops = self.seeds.batch_size, len(self.sampling.num_neighbors)
         return trace_bytes(
             self.batch.nodes,
@@ -122,7 +122,7 @@ class Context:
 
     @property
     def stream_batches(self) -> int:
-        """Of the whole run, as far as that is known; else of an epoch."""
+        """Batches in the whole run, as far as that is known; else in an epoch."""
         return max(self.epochs or 1, 1) * len(self.seeds)
 
     # Memory
@@ -153,7 +153,7 @@ class Context:
         return max(min(left), 0)
 
     def batches_bytes(self, rows: RowShape, phase: Phase) -> int:
-        """Of the batches that any memory has room for."""
+        """What batches take in a phase, where there are as few as may be."""
         size = self.batch_bytes(rows)
         if phase == Phase.PREPARE:
             return 0

@@ -32,13 +32,13 @@ class Concurrency:
     """How many of what are under way."""
 
     samplers: int = 1
-    """That sample batches as they come, each with memory of its own; 0: those that are not ahead
-    have none that is charged."""
+    """How many sample batches as they come, each with memory of its own; 0: batches that are not
+    ahead are sampled in memory that is not charged."""
     waiting: int = 0
     """Sampled batches that wait outside of their samplers; 0: inside."""
     gatherers: int = 1
     batches: int = MOST_AHEAD
-    """Ahead of the loop, where there is memory for them."""
+    """How many are ahead of the loop, where there is memory for them."""
     order: Literal["exact", "completion"] = "exact"
     """Whether batches come in the order of their tasks, or as they are done."""
     serial: bool = False
@@ -96,7 +96,7 @@ class Plan:
         return all(demand.bytes <= context.memory_bytes for demand in self.demands(context))
 
     def lent_bytes(self, context: Context) -> int:
-        """What is made ahead takes of the batches' memory meanwhile."""
+        """What making things ahead takes of the batches' memory meanwhile."""
         charges = self.charges(context)
         return max(total(charges, Phase.AHEAD) - total(charges, Phase.LOOP), 0)
 
@@ -107,7 +107,7 @@ class Plan:
 
 
 def samplers(context: Context, topology: TopologyPart, count: Concurrency) -> Sequence[Charge]:
-    """Of batches that are sampled as they come."""
+    """What sampling takes where batches are sampled as they come."""
     return [
         Charge("samplers", count.samplers * topology.sampler_bytes(context)),
         Charge("sampled batches", count.waiting * context.waiting_bytes),

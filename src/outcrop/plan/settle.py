@@ -23,9 +23,9 @@ from outcrop.strategies import strategy_named
 
 # Where in a schedule batches are sampled to see how large they are: the first places first.
 _PROBED_PLACES = (0.0, 1.0, 0.5, 0.25, 0.75)
-# Fewer, once so many edges were sampled. Not seconds: sizes decide what is found on disk again.
+# Fewer, once so many edges were sampled. No clock decides: sizes say what is found on disk again.
 _PROBED_EDGES = 1 << 22
-# Others may be larger than the largest of those: by so many times what lies between it and the
+# Other batches may be larger than the largest of those: by so many times its distance from the
 # smallest, within these bounds. Five of a normal distribution are 2.3 deviations apart, and of ten
 # thousand the largest is 2.7 above the largest of five.
 _MARGIN_OF_SPREAD = 1.5
@@ -36,7 +36,7 @@ _PROBE_THREADS = 16
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which batches, and what may be used for them; whoever prepares them."""
+    """Which batches, and what may be used for them, whichever strategy prepares them."""
 
     store: GraphStore
     sampling: Sampling
@@ -49,7 +49,7 @@ class Wanted:
     others: tuple[SeedOrder, ...] = ()
     """Further schedules whose batches must fit as well."""
     lent_bytes: int = 0
-    """That other work between epochs needs: of the batches' memory, and what that lacks."""
+    """What other work between epochs needs: the batches' memory, and what that lacks."""
 
     @cached_property
     def sampled(self) -> BatchSizes:
@@ -104,7 +104,7 @@ class Settled:
 
     @property
     def batch_bytes(self) -> int:
-        """Of the largest batch."""
+        """What the largest batch takes."""
         return self.context.batch_bytes(self.plan.shape(self.context))
 
     @property

@@ -43,7 +43,7 @@ class ProfileOptions:
     sampling: Sampling = field(default_factory=lambda: Sampling((10, 10, 10)))
     batch_size: int = 1000
     batches: int = 40
-    """As many as this, over as many epochs as they take."""
+    """How many are sampled, over as many epochs as that takes."""
     input_nodes: str = "train"
     """train, val, test or all."""
     seed: int = 0
@@ -61,7 +61,7 @@ class Share:
     """What part of all accesses goes to the rows with the most of them."""
 
     percent: float
-    """Of all rows of the graph."""
+    """How many rows these are, in percent of the graph's."""
     rows: int
     accesses: int
     share: float
@@ -80,7 +80,7 @@ class PolicyMisses:
 @dataclass(frozen=True)
 class CacheSize:
     percent: float
-    """Of all rows of the graph."""
+    """How many rows it holds, in percent of the graph's."""
     rows: int
 
 

@@ -10,7 +10,7 @@ from outcrop.report.markup import Html, figure, join, percent, table, tag
 from outcrop.report.summary import STAGES, Comparison, Line, ratio
 
 TIERS = 5
-"""Colours of tiers; more than these repeat."""
+"""How many tiers differ in colour; with more, colours repeat."""
 
 
 def bar(who: object, track: Html, value: object, class_: str = "") -> Html:

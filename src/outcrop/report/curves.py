@@ -17,7 +17,7 @@ from outcrop.report.model import Run
 from outcrop.report.summary import Comparison
 
 COLOURS = 8
-"""Of curves; more than these repeat."""
+"""How many curves differ in colour; with more, colours repeat."""
 
 Points = list[tuple[float, float]]
 
@@ -175,7 +175,7 @@ def history_figure(comparison: Comparison) -> Html | None:
     ]  # fmt: skip
     made = table("Learning", ["", "epoch", "loss", "val", "test", "seconds"], rows)
     if all(len(run.history) == 1 for _, run in named):
-        return numbers("Learning", "Of one epoch: no curves yet.", made, anchor="learning")
+        return numbers("Learning", "One epoch alone: no curves yet.", made, anchor="learning")
     charts = []
     for by_time in (False, True):
         unit = "s" if by_time else ""
@@ -257,7 +257,7 @@ def series_figure(comparison: Comparison) -> Html | None:
 
 
 def _title(column: str) -> str:
-    """Of a column that is not known by name: a queue, or a gauge of the run."""
+    """The title of a column that is not known by name: a queue, or a gauge of the run."""
     if column.startswith("queue_"):
         return f"Batches waiting for {formats.words(column.removeprefix('queue_'))}"
     return formats.words(column).capitalize()

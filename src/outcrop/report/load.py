@@ -23,7 +23,7 @@ class Loaded:
 
 
 def load(paths: Path | Sequence[Path]) -> Loaded:
-    """A folder takes what in it is Outcrop's; a file that is named must be.
+    """From a folder, takes what is Outcrop's; a file that is named must be.
 
     StoreError where one is broken, of another version, or where there is none.
     """

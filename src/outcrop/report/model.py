@@ -1,4 +1,4 @@
-"""Model: what docs/record.md specifies, as values; of a peer, much of it may be None."""
+"""Model: what docs/record.md specifies, as values; for a peer, much of it may be None."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class Plan:
     """What a strategy says that it prepared, as far as a report counts with it."""
 
     batches: int | None
-    """That were prepared; None: not known, or it is not batches that it prepares."""
+    """How many were prepared; None: not known, or it prepares something else."""
     repeats: bool
     """Whether more batches than those come from the same preparation."""
     disk_bytes: int | None
-    """Of traces and packs."""
+    """What traces and packs take."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class LayoutUse:
 
     name: str
     seconds: float | None
-    """That making it took; None: not known."""
+    """What making it took; None: not known."""
     made: bool
 
 
@@ -94,7 +94,7 @@ class Run:
     prepare_seconds: float | None
     """In this run; what it found prepared is not in it."""
     layouts: list[LayoutUse] | None
-    """None: of a record that does not say."""
+    """None: the record does not say."""
     plan: Plan
     epochs: list[Epoch]
     events: list[tuple[str, int, float, float]]

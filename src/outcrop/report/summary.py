@@ -14,7 +14,7 @@ from outcrop.report.model import Bench, Epoch, Origin, Row, Run, parse_bench, pa
 
 STAGES = ("sample", "inspect", "switch", "gather", "cache update", "transfer", "compute")
 _WORTH_A_WORD = 0.05
-"""Of the time of the batches: below it, preparation is opening files."""
+"""A share of the batches' time: below it, preparation is opening files."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Line:
     status: str
     note: str
     seconds: list[float]
-    """One per repeat; of training, one per epoch."""
+    """One per repeat; for training, one per epoch."""
     runs: list[Run] = field(default_factory=list)
     scaled: bool = False
     measured_batches: int | None = None
@@ -44,31 +44,31 @@ class Line:
 
     @property
     def spread(self) -> tuple[float, float] | None:
-        """The fastest and the slowest; None of a single one."""
+        """The fastest and the slowest; None where there is only one."""
         return (min(self.seconds), max(self.seconds)) if len(self.seconds) > 1 else None
 
     @property
     def multiple(self) -> float | None:
-        """Of its physical bound."""
+        """Its median time, in multiples of its physical bound."""
         return ratio(self.median, self.bound_seconds)
 
     @property
     def epochs(self) -> list[Epoch]:
-        """Those that its seconds are about: of training, or whatever the runs did first."""
+        """The epochs that its seconds are about: of training, or whatever the runs did first."""
         return [epoch for run in self.runs for epoch in main_epochs(run)]
 
     def mean(self, name: str) -> int | None:
-        """Of a count, per epoch."""
+        """The mean of a count, per epoch."""
         return _mean([epoch.counts[name] for epoch in self.epochs])
 
     @property
     def wanted_bytes(self) -> int | None:
-        """Of the disk engine; where it had nothing to do, of the rows."""
+        """What the disk engine was asked for; where it had nothing to do, what the rows take."""
         return _mean([wanted_read(epoch)[0] for epoch in self.epochs])
 
     @property
     def read_bytes(self) -> int | None:
-        """By the disk engine; where it had nothing to do, by page faults."""
+        """What the disk engine read; where it had nothing to do, what page faults read."""
         return _mean([wanted_read(epoch)[1] for epoch in self.epochs])
 
     @property
@@ -102,7 +102,7 @@ class Line:
 
     @property
     def prepared_batches(self) -> int | None:
-        """That its preparation is for; None: for any number of them, or not known."""
+        """How many its preparation is for; None: for any number of them, or not known."""
         counts = [run.plan.batches for run in self.runs if not run.plan.repeats]
         return min((count for count in counts if count is not None), default=None)
 
@@ -114,7 +114,7 @@ class Line:
 
     @property
     def peak_bytes(self) -> int | None:
-        """Of the process, over its runs."""
+        """The highest peak of the process over its runs."""
         return max(filter(None, (run.process.get("peak_rss_bytes") for run in self.runs)),
                    default=None)  # fmt: skip
 
@@ -139,7 +139,7 @@ class Payoff:
 
     against: str
     batches: int | None
-    """None of training, whose lines are epochs."""
+    """None for training, whose lines are epochs."""
     epochs: float | None
     used_up: int | None = None
     """Where it does not pay: how many batches it is for. Then they are used up."""
@@ -185,7 +185,7 @@ class Comparison:
 
     @property
     def contest(self) -> list[Line]:
-        """The fastest first. Who holds everything in memory is no contestant, if there are any."""
+        """The fastest first. What holds everything in memory does not compete, if others do."""
         ranked = sorted(self.measured, key=lambda line: line.median or 0.0)
         return [line for line in ranked if "memory" not in line.name] or ranked
 
@@ -200,7 +200,7 @@ class Comparison:
         return None
 
     def _payoff(self, line: Line, other: Line, passes: float) -> Payoff:
-        """`passes`: over what the lines' seconds are about."""
+        """`passes`: how often what the lines' seconds are about has to run until it pays."""
         measured = self.bench.setting("batches") if self.bench else None
         if not isinstance(measured, int) or not math.isfinite(passes):
             return Payoff(other.name, None, passes)
@@ -235,7 +235,7 @@ def main_epochs(run: Run) -> list[Epoch]:
 
 
 def wanted_read(epoch: Epoch) -> tuple[int | None, int | None]:
-    """Bytes: of the engine, or, where rows came by page faults, of rows and faults."""
+    """Bytes wanted and read: the engine's, or, where rows came by page faults, theirs."""
     if epoch.counts["bytes_wanted"]:
         return epoch.counts["bytes_wanted"], epoch.counts["bytes_read"]
     return epoch.counts["row_bytes"], epoch.counts["drive_bytes"]

@@ -98,7 +98,7 @@ def spread(line: Line) -> str:
 
 
 def hit_share(line: Line) -> str:
-    """Of the wanted rows, those that were found in memory."""
+    """The share of wanted rows that were found in memory."""
     return (
         formats.share(ratio(sum(line.hits.values()), line.mean("rows")))
         if line.hits

@@ -29,7 +29,7 @@ class ArrayRows:
     loaded: bool
     """In memory; else the page cache decides, and is not charged."""
     threads: int | None = None
-    """That copy, and fault, at once; None: as many as there are cores."""
+    """How many copy, and fault, at once; None: as many as there are cores."""
 
     def shape(self, context: Context) -> RowShape:
         return row_shape(context)

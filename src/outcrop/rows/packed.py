@@ -58,9 +58,9 @@ class PackedTiers:
     device_rows: int = 0
     gatherers: int = 1
     packed: bool = True
-    """Else rows that are not cached are read from the features."""
+    """Whether rows that are not cached are packed; else they are read from the features."""
     one_by_one: bool = False
-    """Each of those by a request of its own."""
+    """Whether each of those is read by a request of its own."""
     verified: bool = False
     """Whether every row is compared with the store's."""
 
@@ -86,7 +86,7 @@ class PackedTiers:
         ]
 
     def _device_bytes(self, context: Context) -> int:
-        """Of the host: ids of rows on the device, and the rows themselves where that is the CPU."""
+        """What the host keeps: ids of rows on the device; the rows, too, where that is the CPU."""
         if not self.device_rows:
             return 0
         ids = self.device_rows * (_CACHED_ID_BYTES + 1)
@@ -97,7 +97,7 @@ class PackedTiers:
         return ids + self.device_rows * row_bytes + piece
 
     def gatherer_bytes(self, context: Context) -> int:
-        """Who gathers a batch: blocks of its chunk, and its table or what replaces it."""
+        """What gathering a batch takes: blocks of its chunk, and its table or what replaces it."""
         nodes, row_bytes = context.batch.nodes, context.graph.row_bytes
         table = 8 * nodes
         lookups = 2 if self.device_rows else 1
@@ -123,7 +123,7 @@ class PackedRows(RowSource):
         self._cache = np.empty(0, np.uint8)
 
     def turn_to(self, pack: Pack | None) -> None:
-        """Its caches are loaded; nothing is gathered meanwhile. None: nobody is in."""
+        """Loads the caches of a pack; nothing is gathered meanwhile. None: they are empty."""
         self._pack, self._cache = None, np.empty(0, np.uint8)  # first: there is memory for one
         if pack is None:
             return

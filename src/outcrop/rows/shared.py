@@ -28,10 +28,10 @@ from outcrop.store.store import FeatureRows
 if TYPE_CHECKING:
     from outcrop.plan.context import Context
 
-# Of a batch that goes in parts: while the rows of one are copied, those of the other are on their
+# Where a batch goes in parts: while the rows of one are copied, those of the other are on their
 # way.
 _PARTS_AT_ONCE = 2
-# Of the slots, what gathering may hold at a time: what it holds is not there for later batches.
+# The share of slots that gathering may hold at a time: later batches do not find what it holds.
 _PARTS_SHARE = 1 / 4
 # Rows of a part, if there are slots: thousands of requests, so that the drive's queue stays full.
 _LEAST_PART = 8192
@@ -50,7 +50,7 @@ class SharedSlots:
 
     slots: int
     gatherers: int
-    """At a time, at most."""
+    """How many gather at a time, at most."""
     reuse: Literal["lookahead", "frequency", "lru"] = "lookahead"
     """Whose slots are reused first."""
     riders: bool = True
@@ -98,7 +98,7 @@ class SharedSlots:
     def part_rows(self, gatherers: int) -> int:
         """How many slots a part of a batch may hold.
 
-        Together, gatherers never want more slots than there are: no number of them is too few.
+        Together, gatherers never want more slots than there are: no number of slots is too small.
         """
         most = self.slots // (gatherers * _PARTS_AT_ONCE)
         if self.reuse != "lru":  # in the order of use, parts would push out what the next one needs

@@ -49,12 +49,12 @@ if TYPE_CHECKING:
 
 PolicyName = Literal["belady", "static", "lru"]
 _POLICIES: dict[PolicyName, type[Policy]] = {"belady": Belady, "lru": Lru, "static": Static}
-# Of a cache that is filled, at a time: enough requests to keep the drive's queue full.
+# Read at a time while a cache is filled: enough requests to keep the drive's queue full.
 _FILL_ROWS = 1 << 16
 # Per slot: nodes and slots, sorted, and the reader's copies of both.
 _FILL_BYTES = 40
 _USUAL_UNIT = 4096
-# Of an Appender, and of what reads one back.
+# What an Appender takes, and what reads its file back.
 _SPILL_BYTES = 2 * WRITE_BUFFER_BYTES
 
 
@@ -133,20 +133,20 @@ class _StaticWorker:
 
 @dataclass(frozen=True)
 class PlannedSlots:
-    """Who is in a slot is decided ahead, for the batches of a window; the others from the drive.
+    """What is in which slot is decided ahead, for a window of batches; other rows are on the drive.
 
     A batch changes what the next one finds: they are gathered one by one, in their order.
     """
 
     bytes: int
-    """Of rows, and of what their policy keeps of each."""
+    """What rows take, and what their policy keeps of each."""
     policy: PolicyName = "belady"
     refilled: bool = False
     """Emptied after each window, for others who use the memory meanwhile."""
     region: str | None = None
-    """Of that memory."""
+    """The name of that memory."""
     unit_bytes: int = _USUAL_UNIT
-    """Of the smallest read of a missing row, and what it is aligned to."""
+    """The size of the smallest read of a missing row, and what it is aligned to."""
 
     @staticmethod
     def slot_bytes(context: Context, policy: PolicyName, *, refilled: bool) -> int:
@@ -160,7 +160,7 @@ class PlannedSlots:
         return self.bytes // self._slot_bytes(context)
 
     def memory_bytes(self, context: Context) -> int:
-        """Of rows alone: what others may use meanwhile."""
+        """What rows alone take: others may use it meanwhile."""
         policy = self.slots(context) * _policy_bytes(self.policy, refilled=self.refilled)
         return max(self.bytes - policy, 1)
 
@@ -206,7 +206,7 @@ class PlannedSlots:
         return scanning + Belady.table_bytes(context.graph.num_nodes, slots, batches * nodes)
 
     def script_bytes(self, context: Context) -> int:
-        """On disk, of a batch: next uses, and changes."""
+        """What a batch's script takes on disk: next uses, and changes."""
         return 16 * context.batch.nodes
 
     def open(self, on: Resources) -> RowSource:
@@ -269,7 +269,7 @@ class PlannedRows(RowSource):
         self._rows(1).fill(*script.take_fill())
 
     def restore(self, contents: Ids | None) -> None:
-        """Later scripts go on from these contents; None: nobody is in."""
+        """Later scripts go on from these contents; None: from an empty cache."""
         self._policy.restore(contents)
 
     def close(self) -> None:
@@ -361,6 +361,6 @@ def _choosing(context: Context, slots: int) -> list[Charge]:
 
 
 def _policy_bytes(policy: PolicyName, *, refilled: bool) -> int:
-    """Where slots are filled before a window, also the lists of what goes where."""
+    """What it keeps per slot; where slots are filled before a window, also what goes where."""
     filled = refilled or policy == "static"
     return _POLICIES[policy].slot_bytes + filled * _FILL_BYTES

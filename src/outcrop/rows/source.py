@@ -43,16 +43,16 @@ class Resources:
     depth: int
     """Batches that may be under way at a time; the budget has room for so many."""
     gatherers: int
-    """Of a run, at a time."""
+    """Threads that gather in a run, at a time."""
     prepare_bytes: int
     """Memory that preparation may use, as long as there are no batches and no caches."""
     progress: Progress
-    """Of what is prepared."""
+    """Is told how preparation goes."""
 
 
 @dataclass(frozen=True)
 class Admission:
-    """What waits in the order of batches is asked and told by."""
+    """What can be asked and done while a batch waits for its turn."""
 
     closed: Callable[[], bool]
     """Whether nobody wants the batch any more."""
@@ -93,7 +93,7 @@ class Script(Protocol):
 
 
 class RowWorker(Protocol):
-    """Of one run, used by one thread at a time."""
+    """Gathers rows for one run; used by one thread at a time."""
 
     def gather(self, batch: Prepared, record: Any) -> None:
         """Fills x. `record`: the script's; None: the batch is in no script."""
@@ -106,7 +106,7 @@ class RowSource:
     """Where rows come from. Thread-safe."""
 
     shared_memory: NDArray[np.uint8] | None = None
-    """Of its region, for another tenant while it holds no rows; None: it is in none."""
+    """The memory of its region, for another tenant while it holds no rows; None: it is in none."""
 
     def load(self) -> None:
         """Reads what is kept from the first batch on: all preparation is over."""
@@ -136,7 +136,7 @@ Stop = Callable[[], None]
 
 
 def row_shape(context: Context, *, staged: bool = False) -> RowShape:
-    """Of batches that have x.
+    """What batches that have x hold for each node.
 
     `staged`: rows are read as they are stored; all but float32 then need memory of their own.
     """

@@ -81,7 +81,7 @@ class Runner:
 
     @property
     def alterations(self) -> dict[str, Any]:
-        """Options by which its batches are others than `memory`'s, in JSON's values."""
+        """Options that make its batches differ from `memory`'s, in JSON's values."""
         return {} if self.ahead is None else self.ahead.alterations
 
     @property

@@ -36,11 +36,11 @@ class ImportedSamples:
     batches: int
     """Per epoch."""
     nodes: int
-    """Of the largest batch, as are edges and seeds."""
+    """In the largest batch, as are edges and seeds."""
     edges: int
     seeds: int
     digest: str
-    """Of all that is in them."""
+    """The digest of all that is in them."""
     bytes: int
 
 
@@ -58,7 +58,7 @@ def import_samples(
     `batch_size` (how many are seeds); and, where they are known, `input_id`, `e_id` (columns of the
     `edge_index` that the store was made from, as PyG's own loaders give them), `num_sampled_nodes`
     and `num_sampled_edges`. Edges are put in the order of their targets.
-    `samples` are those of `epochs` epochs one after the other, as many batches in each.
+    `samples` are those of `epochs` epochs one after the other, all of the same number of batches.
 
     OptionError names the batch that cannot be used, and nothing remains of the others.
     """
@@ -77,7 +77,7 @@ def import_samples(
         progress.stage("import samples", None, "batches")
         batches = _write(store, folder, samples, {"samples": name, "epochs": epochs}, progress)
         if batches == 0 or batches % epochs:
-            raise OptionError(f"{batches} batches are not {epochs} epochs of as many batches each")
+            raise OptionError(f"{batches} batches are not {epochs} epochs of equal length")
 
     with store.derived.get_or_build(_KIND, inputs, build, progress=progress) as layout:
         if not made:  # waited for, and not of these batches

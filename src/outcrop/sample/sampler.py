@@ -49,7 +49,7 @@ class WaitingBatches:
     """Memory for subgraphs that wait, each in a copy of its own, so that samplers need not."""
 
     def __init__(self, subgraph_bytes: int) -> None:
-        """`subgraph_bytes`: of most of them, at most."""
+        """`subgraph_bytes`: what most of them take, at most."""
         self._memory = Recycled(subgraph_bytes)
 
     @staticmethod

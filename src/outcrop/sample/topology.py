@@ -32,7 +32,7 @@ from outcrop.store.store import GraphStore
 if TYPE_CHECKING:
     from outcrop.plan.context import Context
 
-# A thread waits for each page that is not there: as many of them as the drive serves at once.
+# Each waits for a page that is not there: as many threads as the drive serves at once.
 PAGE_THREADS = 64
 PREPARATION = "preparation"
 """The region of steps before the first batch, one after the other: the largest counts."""
@@ -51,7 +51,7 @@ class Opening:
     """Whether sampled edges are looked up in what the store keeps of them."""
     progress: Progress = SILENT
     memory: Bytes | None = None
-    """Of the region that it may be in."""
+    """The memory of the region that it may be in."""
 
 
 class TopologyPart(ABC):
@@ -65,11 +65,11 @@ class TopologyPart(ABC):
         return []
 
     def sampler_bytes(self, context: Context) -> int:
-        """Of one sampler that draws from it."""
+        """What one sampler that draws from it takes."""
         return context.sampler_bytes()
 
     def kept_bytes(self, _: Context) -> int:
-        """Of neighbour lists in memory."""
+        """What neighbour lists take in memory."""
         return 0
 
     def written_bytes(self, _: Context) -> int:
@@ -100,7 +100,7 @@ class Topology:
         self._edge_ids = edge_ids
         self._loaded = loaded
         self.lists = lists
-        """Of some nodes; None: there is no such cache."""
+        """The lists of some nodes; None: there is no such cache."""
 
     def sampler(self, sampling: Sampling, seed: int) -> Sampler:
         """For one thread."""
@@ -178,7 +178,7 @@ class CachedLists(TopologyPart):
     bytes: int
     metric: str = "out/in"
     region: str | None = None
-    """Of memory that has others' rows while nobody samples."""
+    """The name of memory that has others' rows while nobody samples."""
     name: ClassVar[str] = "cache"
 
     @classmethod

@@ -69,7 +69,7 @@ class _Format:
         return _Format(node, edge, edge_ids)
 
     def sections(self, counts: list[int]) -> list[tuple[np.dtype[Any], int]]:
-        """Of a record with these _COUNTS; each begins at a multiple of 8 bytes."""
+        """The sections of a record with these _COUNTS; each begins at a multiple of 8 bytes."""
         nodes, edges, targets, seeds, numbers = counts
         kept = edges if self.edge_ids else 0
         ids = [(self.node, nodes), (_INT64, seeds), (self.node, seeds), (_INT64, numbers)]
@@ -145,7 +145,7 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
 
     @property
     def bytes(self) -> int:
-        """Of the batches so far."""
+        """What the batches so far take."""
         return 0 if self._stream is None else self._stream.bytes
 
     def append(self, task: Task, subgraph: Subgraph) -> None:
@@ -266,7 +266,7 @@ class TraceReader(AbstractContextManager["TraceReader"]):
     ) -> None:
         # Constant after construction
         self.identity = identity
-        """Of the samples, as the writer was given it."""
+        """The identity of the samples, as the writer was given it."""
         self.has_edge_ids = layout.edge_ids
         """Where not, `edge_ids` of its subgraphs is None."""
         self._file = file
@@ -278,7 +278,7 @@ class TraceReader(AbstractContextManager["TraceReader"]):
 
     @property
     def bytes(self) -> int:
-        """Of all batches, and of the index."""
+        """What all batches and the index take."""
         return int(self._index["bytes"].sum()) + self._index.nbytes
 
     @property
@@ -296,7 +296,7 @@ class TraceReader(AbstractContextManager["TraceReader"]):
 
     @property
     def digest(self) -> str:
-        """Of all batches, by their checksums."""
+        """A digest of all batches, made from their checksums."""
         return xxh3_128_hexdigest(self._index.tobytes())
 
     def read(self, t: int) -> Batch:
@@ -340,10 +340,10 @@ class TraceReader(AbstractContextManager["TraceReader"]):
         "narrow": nodes and edge ids as they are stored, in 32 bits where those suffice: for those
         who copy them anyway.
 
-        As many as fit in `ahead_bytes`, at least one. Let L be the largest record (the largest node
-        ids, in pages) and W what its ids take in 64 bits (nodes, seeds, edge ids): the reads ahead
-        hold max(ahead_bytes, L), and every item that is in use or in the making L + W. To drop the
-        iterator is to stop the reads.
+        As many are read ahead as fit in `ahead_bytes`, at least one. Let L be the largest record
+        (the largest node ids, in pages) and W what its ids take in 64 bits (nodes, seeds, edge
+        ids): the reads ahead hold max(ahead_bytes, L), and every item that is in use or in the
+        making L + W. To drop the iterator is to stop the reads.
         """
         last = len(self) if last is None else last
         if not 0 <= first <= last <= len(self):
@@ -514,7 +514,7 @@ def _checksum(data: Bytes) -> int:
 
 
 def _row_checksum(row: Bytes, t: int) -> int:
-    """Of all else in the row, and of its place."""
+    """The checksum of all else in the row, and of its place."""
     return xxh3_64_intdigest(row[:-8].data, seed=t)
 
 

@@ -52,7 +52,7 @@ class PieceHasher:
         self._room = PIECE_BYTES
 
     def checksums(self) -> tuple[str, ...]:
-        """Of everything so far; the last piece may be short."""
+        """The checksums of everything so far; the last piece may be short."""
         if self._room < PIECE_BYTES:
             self._finish_piece()
         return tuple(self._done)

@@ -27,7 +27,7 @@ Bytes = NDArray[np.uint8]
 # Four of them are in flight: that is all the memory that a check takes.
 _BLOCK_BYTES = 1 << 20
 CHECK_BYTES = 4 * _BLOCK_BYTES
-# Of an array that is loaded, read at a time: one is hashed while two are on their way.
+# Read at a time while an array is loaded: one is hashed while two are on their way.
 _LOAD_BYTES = 16 << 20
 _LOADS_AHEAD = 2
 
@@ -42,7 +42,7 @@ class ArrayChecks:
         self.path = folder / entry.file
         self._advice = advice
         self.on_read = False
-        """Whether whoever reads rows here and there has their pieces compared first."""
+        """Whether rows that are read here and there have their pieces compared first."""
         # Guarded by _lock
         self._good = np.zeros(len(entry.checksums), bool)
         self._state = self._file_state()
@@ -69,7 +69,7 @@ class ArrayChecks:
         return given(out)
 
     def blocks(self, disk: Disk) -> Iterator[Bytes]:
-        """The array's bytes, in blocks as of `read_blocks`; CorruptError before the end if damaged.
+        """The array's bytes, as `read_blocks` gives them; CorruptError before the end if damaged.
 
         What is made of them is good only once the last one was taken.
         """
@@ -81,7 +81,7 @@ class ArrayChecks:
             sweep.settle()
 
     def sweep(self, file: File, start: int) -> Sweep:
-        """For whoever reads `file`, which is this one, in sequence from byte `start` on."""
+        """Compares what is read of `file`, which is this one, in sequence from byte `start` on."""
         return Sweep(self, file, start)
 
     # Read here and there

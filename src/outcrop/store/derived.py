@@ -34,7 +34,7 @@ _REMOVED = re.compile(r"\.removed(-[0-9a-f]+)?$")
 _GIVEN = "samples"
 # The environment's name of a folder for layouts of stores that cannot be written to.
 ELSEWHERE = "OUTCROP_DERIVED"
-# How often whoever waits for a layout looks for it, and for Ctrl-C.
+# How often a process that waits for a layout looks for it, and for Ctrl-C.
 _POLL_SECONDS = 0.1
 
 
@@ -131,7 +131,7 @@ class DerivedLayouts:
     def __init__(
         self, store: Path, content: str, elsewhere: str | os.PathLike[str] | None = None
     ) -> None:
-        """`elsewhere`: as of `derived_root`."""
+        """`elsewhere`: as in `derived_root`."""
         self.root = derived_root(store, content, elsewhere)
         """The folder that they are in, which need not exist."""
         self._content = content
@@ -244,7 +244,7 @@ class DerivedLayouts:
                 if not told:
                     progress.note(f"{path}: another process is making it; waiting")
                     told = True
-            progress.advance(0)  # who reports may be told to stop
+            progress.advance(0)  # a report is a chance to be stopped
             time.sleep(_POLL_SECONDS)
 
     @contextmanager

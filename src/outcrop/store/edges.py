@@ -48,7 +48,7 @@ class RecordLayout:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of a record, for numpy."""
+        """The type of a record, for numpy."""
         node = np.uint64 if self.wide else np.uint32
         fields: list[tuple[str, Any]] = [("target", node), ("source", node)]
         if self.numbered:
@@ -96,7 +96,7 @@ class EdgeSorter:
         self._filled = 0
         self._runs: list[_Run] = []
         self._paths: list[Path] = []
-        """Of every run that was begun."""
+        """The files of all runs that were begun."""
         self._pool = ThreadPoolExecutor(1)
         self._spilling: Future[None] | None = None
 

@@ -16,7 +16,7 @@ class ArrayFacts:
     """One array of a store."""
 
     bytes: int
-    """In memory."""
+    """What it takes in memory."""
     item_bytes: int
 
 
@@ -32,13 +32,13 @@ class GraphFacts:
     rows: RowEncoding | None
     """How feature rows are stored; None: there are none."""
     label_bytes: int
-    """Of the labels of all nodes, in memory."""
+    """What the labels of all nodes take in memory."""
 
     def has(self, array: str) -> bool:
         return array in self.arrays
 
     def array_bytes(self, array: str) -> int:
-        """In memory; 0 where there is none."""
+        """What an array takes in memory; 0 where there is none."""
         return self.arrays[array].bytes if array in self.arrays else 0
 
     def item_bytes(self, array: str) -> int:
@@ -46,7 +46,7 @@ class GraphFacts:
 
     @property
     def row_bytes(self) -> int:
-        """Of a row as it is stored; 0 where there are none."""
+        """What a row takes as it is stored; 0 where there are none."""
         return 0 if self.rows is None else self.rows.row_bytes
 
     @property

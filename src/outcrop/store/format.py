@@ -171,7 +171,7 @@ class RowEncoding:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of one array element; a whole row for int8, whose scale lies in the row."""
+        """The type of one array element; a whole row for int8, whose scale lies in the row."""
         if self.name == "int8":
             return np.dtype([("scale", "<f4"), ("values", "i1", (self.dim,))])
         return np.dtype({"float32": "<f4", "float16": "<f2", "bfloat16": "<u2"}[self.name])
@@ -264,7 +264,7 @@ class ArrayEntry:
 
     @property
     def data_bytes(self) -> int:
-        """Of the array itself."""
+        """What the array takes without the file's header."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def check_is(self, where: str, file: str, dtype: np.dtype[Any]) -> None:

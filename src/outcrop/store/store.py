@@ -367,7 +367,7 @@ class GraphStore:
 
     @property
     def counters(self) -> DiskCounters:
-        """Of all engines that read this store."""
+        """The counters of all engines that read this store, added up."""
         first = self.disk if self._disk is None else self._disk  # also of a closed one
         return sum((disk.counters for disk in self._more_disks.values()), first.counters)
 
@@ -411,7 +411,7 @@ class GraphStore:
 class ArrayParts:
     """An array of one dimension on disk: each slice of it is read, into memory of its own.
 
-    Unlike of a memory map, what cannot be read is an error.
+    Unlike with a memory map, what cannot be read is an error.
     """
 
     def __init__(self, store: GraphStore, name: str) -> None:
@@ -423,7 +423,7 @@ class ArrayParts:
         return self._entries
 
     def __getitem__(self, at: slice | int) -> NDArray[Any]:
-        """As of numpy; slices have no step."""
+        """As in numpy; slices have no step."""
         if isinstance(at, int):
             first = at % len(self)
             return self._store.load_part(self._name, first, first + 1)[0]  # type: ignore[no-any-return]
@@ -481,7 +481,7 @@ class FeatureRows:
         return pending, memory[begin - start : end - start]
 
     def sweep(self, row: int) -> Sweep:
-        """Compares all rows from `row` on with their checksums, as they come of `start_scan`."""
+        """Compares all rows from `row` on with their checksums, as they come from `start_scan`."""
         return self._checks.sweep(self._file, self._base + row * self.encoding.row_bytes)
 
     def check(self, ids: Ints) -> None:

@@ -50,7 +50,7 @@ class VerifyReport:
     quick: bool
     files: int = 0
     layouts: int = 0
-    """Of derived layouts, those that fit this store."""
+    """How many derived layouts fit this store."""
     bytes: int = 0
     problems: list[Problem] = field(default_factory=list)
 
@@ -64,7 +64,7 @@ def verify(
 ) -> VerifyReport:
     """Checks manifest, sizes and headers; unless `quick`, every byte and the graph's structure.
 
-    The same of derived layouts, apart from those that nobody would use: they are for `gc`.
+    The same for derived layouts, apart from those that nobody would use: they are for `gc`.
     """
     root = Path(path)
     report = VerifyReport(str(root), quick)

@@ -18,9 +18,9 @@ _PREFIX, _SUFFIX = ".", ".building"
 class WorkDirectory:
     """A directory in the making: `commit` gives it its name, anything else removes it.
 
-    At most one process works on a name. What a killed process left is removed by the next one; of a
-    `resumable` one it is kept for the next, as it is when the work is interrupted, and when the
-    next one is refused by its budget. What is not ours, a link above all, is refused and stays.
+    At most one process works on a name. What a killed process left is removed by the next one. A
+    `resumable` one finds it instead, and leaves it for the next where it is interrupted itself, or
+    refused by its budget. What is not ours, a link above all, is refused and stays.
     """
 
     def __init__(self, final: Path, *, resumable: bool = False) -> None:
@@ -63,7 +63,7 @@ class WorkDirectory:
             )
 
     def _refuse_links(self) -> None:
-        """What is gone on with is written to."""
+        """Work that is resumed is written to, and must not lead elsewhere."""
         for path in self.path.iterdir():
             if path.is_symlink():
                 raise StoreError(f"{path}: is a link, which no maker leaves; remove it")
@@ -85,7 +85,7 @@ class WorkDirectory:
             self._lock = None
 
     def _leave(self) -> None:
-        """As it is, for the next one who works on it."""
+        """Leaves it as it is, for the next one who works on it."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -108,7 +108,7 @@ class WorkDirectory:
 
 
 def work_path(final: Path) -> Path:
-    """Where what will have this name is made."""
+    """Where a directory that will have this name is made."""
     return final.parent / f"{_PREFIX}{final.name}{_SUFFIX}"
 
 

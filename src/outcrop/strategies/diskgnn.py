@@ -41,11 +41,11 @@ class DiskGNNOptions:
     """background: while the prepared epochs train, the next ones are prepared."""
     cpu_cache: bool = True
     cache_share: float = 1.0
-    """Of the memory that is spare; the rest goes to more batches under way."""
+    """The cache's share of the spare memory; the rest goes to more batches under way."""
     device_cache: str = "0"
-    """On the device of batches, for the rows that most of them want: a size, or 100000rows."""
+    """The cache on the device of batches, of rows that most of them want: a size, or 100000rows."""
     packing: bool = True
-    """Else rows that are not cached are read from the features."""
+    """Whether rows that are not cached are packed; else they are read from the features."""
     raw: bool = False
     """No cache in memory, no packing, and each row by a request of its own: the baseline."""
     topology: TopologyName = "mmap"

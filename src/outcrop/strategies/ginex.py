@@ -27,16 +27,16 @@ from outcrop.rows.slots import PlannedSlots, PolicyName
 from outcrop.rows.source import row_shape
 from outcrop.sample.topology import CachedLists, Paged, Resident, TopologyName, TopologyPart
 
-# Of memory, what tables for long superbatches may take beyond those for usual ones.
+# Long superbatches may have larger tables than usual ones: by such a share of memory.
 _USUAL_SUPERBATCH = 100
 _TABLES_SHARE = 1 / 16
-# Of the drive's free space, where disk= says nothing: others live there, too.
+# The share of the drive's free space to use where disk= says nothing: others live there, too.
 _DISK_SHARE = 1 / 4
-# Memory to overlap with is worth it where it is less than such a part of what caches may have.
+# Overlap is worth its memory where that is less than one part in so many of what caches may have.
 _SMALL_PART = 8
 # Under way in the main loop. The reads of one fill the drive: more would take the cache's memory.
 _MOST_BATCHES = 2
-# Of neighbour lists and feature rows, in turn.
+# Has neighbour lists and feature rows, in turn.
 _REGION = "caches"
 
 
@@ -52,7 +52,7 @@ class GinexOptions:
     topology: TopologyName = "cache"
     """Where neighbour lists are; auto: cache."""
     neighbors: float = 0.25
-    """Of the memory for caches, the share of neighbour lists (split)."""
+    """The share of the caches' memory for neighbour lists (split)."""
     metric: str = "out/in"
     """Which lists are cached: out-edges by in-edges, or "out"."""
     overlap: bool | None = None

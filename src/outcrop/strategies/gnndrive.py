@@ -45,21 +45,21 @@ from outcrop.sample.topology import (
     TopologyPart,
 )
 
-# Of the spare memory, what samplers beyond the first may take: rows gain more from it.
+# The share of spare memory for samplers beyond the first: rows gain more from it.
 _SAMPLERS_SHARE = 1 / 8
-# Of the spare memory, what sampled batches outside of samplers may take. The buffer profits from
-# knowing them as long as it holds what they want: quick's small one not at all.
+# The share of spare memory for sampled batches outside of samplers. The buffer profits from knowing
+# them as long as it holds what they want: quick's small one not at all.
 _WAITING_SHARE = 1 / 16
 _SAMPLERS = 4
 # With 4, standard took 52.0 s in place of 49.5: they compete for cores, and slots are fewer.
 _SAMPLERS_BESIDE_WAITING = 2
-# Of what the least buffer leaves, what the topology may take: a buffer that pushed its pages out
-# of memory would slow sampling more than it speeds up extraction (the paper's section 3).
+# The topology's share of what the least buffer leaves: a buffer that pushed its pages out of memory
+# would slow sampling more than it speeds up extraction (the paper's section 3).
 _TOPOLOGY_SHARE = 1 / 2
-# Of the topology, what must have room in the page cache, else lists are cached: with a sixth (the
-# quick graph) they are better, with a third (standard) pages are.
+# The share of the topology that must have room in the page cache, else lists are cached: with a
+# sixth (the quick graph) they are better, with a third (standard) pages are.
 _MAPPED_SHARE = 1 / 4
-# Of the spare memory, what the topology's index may take, unless topology=cache is asked for.
+# The share of spare memory for the topology's index, unless topology=cache is asked for.
 _INDPTR_SHARE = 1 / 4
 # The least number of slots, in batches: parts of them still keep the drive's queue full.
 _LEAST_BATCHES = 1 / 4

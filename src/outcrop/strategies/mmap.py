@@ -20,7 +20,7 @@ class MmapOptions:
     """How faults are met."""
 
     threads: int = PAGE_THREADS
-    """That fault at once, per batch."""
+    """How many fault at once, per batch."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.threads <= 1024:

@@ -21,7 +21,7 @@ class PaGraphOptions:
     """How memory is divided."""
 
     neighbors: float = 0.5
-    """Of the memory for caches, the share of neighbour lists; the rest has feature rows."""
+    """The share of the caches' memory for neighbour lists; the rest has feature rows."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.neighbors <= 1:
@@ -34,7 +34,7 @@ def plan(context: Context) -> Plan:
     fixed = [*no_lists.charges(context), *samplers(context, no_lists, sampler)]
     if not context.graph.has("features"):
         return Plan(CachedLists.within(context, context.room(shape, fixed)), None)
-    # The table of rows is there beside both: of as many rows as memory could ever have.
+    # The table of rows lies beside both: for as many rows as memory could ever hold.
     most = context.room(shape) // StaticSlots.slot_bytes(context)
     room = context.room(shape, fixed) - StaticSlots.table_bytes(context, most)
     lists = CachedLists.within(context, int(max(room, 0) * context.options.neighbors))

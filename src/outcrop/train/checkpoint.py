@@ -129,7 +129,7 @@ def _load_optimizer(checkpoint: Checkpoint, optimizer: torch.optim.Optimizer) ->
 def _check_state(
     name: str, state: dict[int, dict[str, Any]], optimizer: torch.optim.Optimizer
 ) -> None:
-    """Each parameter's has the same parts: single numbers, and tensors of its own shape."""
+    """The state of each parameter has the same parts: numbers, and tensors of its own shape."""
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
     parts = set(next(iter(state.values()), {}))
     for index, values in state.items():
@@ -251,7 +251,7 @@ def _index(path: Path, text: str) -> int:
 
 
 def _digest(text: str, tensors: dict[str, torch.Tensor]) -> str:
-    """Of the header and of every tensor, with its name, type and shape."""
+    """The digest of the header and of every tensor, with its name, type and shape."""
     digest = xxhash.xxh3_128(text.encode())
     for name in sorted(tensors):
         value = tensors[name]

@@ -25,10 +25,10 @@ class RunProgress:
     worse: Count = 0
     """Evaluations since the best one."""
     loss_sum: Score = 0.0
-    """Of the current epoch, so far."""
+    """The sum over the steps of the current epoch so far."""
     steps: Count = 0
     seconds: float = 0.0
-    """That the current epoch had taken before it was interrupted."""
+    """What the current epoch had taken before it was interrupted."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class RunFacts:
     """Its position; the loader looks at it."""
     progress: RunProgress
     order: Literal["exact", "completion"] | None = None
-    """In which batches came; None: saved by a version that did not say."""
+    """The order in which batches came; None: saved by a version that did not say."""
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> RunFacts:

@@ -41,7 +41,7 @@ _CHUNKS = 3
 _COPIES = 2
 _NODES_AT_A_TIME = 1 << 17
 _EDGES_AT_A_TIME = 1 << 19
-# Of a chunk, whose offsets are read to find its end: 8 MB.
+# The most nodes of a chunk, whose offsets are read to find its end: 8 MB.
 _MOST_NODES = 1 << 20
 
 
@@ -107,7 +107,7 @@ def _has_gcn(model: BasicGNN) -> bool:
 
 
 def _entry_bytes(model: BasicGNN, dim: int) -> int:
-    """Of all chunks that are in memory, per row, or edge with its ids."""
+    """What all chunks in memory take, per row, or per edge with its ids."""
     widest: int = max(dim, model.hidden_channels, model.out_channels)
     return _CHUNKS * _COPIES * (4 * widest + 32)
 

@@ -164,7 +164,7 @@ class _Run:
         )
 
     def _take_up(self, facts: RunFacts, path: Path) -> None:
-        """The position. Another strategy may do so, if weights do not depend on it."""
+        """Takes up the position. The strategy may differ, if weights do not depend on it."""
         try:
             self.loader.load_state_dict(facts.loader)
         except OptionError as error:
@@ -348,7 +348,7 @@ def make_loader(
 
 
 def _gpu_meter(device: torch.device) -> GpuMeter | None:
-    """Of the GPU that trains, else of the machine's first."""
+    """A meter of the GPU that trains, else of the machine's first."""
     if device.type != "cuda":
         return GpuMeter.find()
     # torch before 2.4 does not know UUIDs: the first GPU must do.

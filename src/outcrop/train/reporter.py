@@ -21,7 +21,7 @@ def _score(value: Any) -> float:
 
 
 Score = Annotated[float, Made(_score, "a number")]
-"""Of a run that has diverged, too: NaN and infinity are among them."""
+"""May be NaN or infinite: a run that diverges has scores, too."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class TrainReporter:
     """Is told how training goes, and does nothing with it. Subclasses draw and log."""
 
     progress: Progress = SILENT
-    """Of what the strategy prepares before training begins."""
+    """Is told how the strategy's preparation goes, before training begins."""
 
     def begin(self, options: TrainOptions, batches: int, epoch: int) -> None:
         """Training starts, or is resumed, at this epoch."""

@@ -25,7 +25,7 @@ MOST_BUCKET_BYTES = 8 << 20
 _LEAST_BUCKET_BYTES = 64 << 10
 MOST_BUCKET_ROWS = 1 << 15
 _BUCKETS = 32
-# In which buckets are written once they are in order.
+# Buckets are written in blocks of this size once they are in order.
 BLOCK_BYTES = 1 << 20
 # How far buckets are behind their places: so many may move between two syncs.
 _MOST_AHEAD = 16
@@ -41,11 +41,11 @@ class Segments:
     """Where the segments of a pack lie, and their buckets while it is made."""
 
     batches: Annotated[int, AtLeast(1)]
-    """Of each segment; the last one may have less."""
+    """How many each segment is for; the last one may have fewer."""
     above: Count
-    """Rows that more batches of the segment want than this are in it."""
+    """A row is in the segment if more of its batches than this want it."""
     rows: Annotated[Ids, Made(_to_ids, "a list of whole numbers of at least 0")]
-    """Of each segment."""
+    """How many each segment has."""
     row_bytes: Annotated[int, AtLeast(1)]
     first: Count
     """The byte of the file at which they begin."""
@@ -66,30 +66,30 @@ class Segments:
 
     @property
     def bucket_rows(self) -> int:
-        """Of every bucket but the last one of a segment."""
+        """Rows in every bucket but the last one of a segment."""
         wanted = min(max(self.bytes // _BUCKETS, _LEAST_BUCKET_BYTES), MOST_BUCKET_BYTES)
         return min(max(1, wanted // self.row_bytes), MOST_BUCKET_ROWS)
 
     @property
     def spare_bytes(self) -> int:
-        """Between the place of a bucket and where it is filled."""
+        """The distance between the place of a bucket and where it is filled."""
         each = self._bucket_bytes
         ahead = max(2 * each, min(_MOST_AHEAD * each, self.bytes // _BUCKETS))
         return int(round_up(ahead + PAGE_BYTES))
 
     @property
     def moves_per_sync(self) -> int:
-        """So many buckets move over none that has not been synced in its place."""
+        """How many buckets may move before a sync: they overwrite none that was not synced."""
         return (self.spare_bytes - PAGE_BYTES) // self._bucket_bytes
 
     @property
     def _bucket_bytes(self) -> int:
-        """Of one, with the end of the segment's last page."""
+        """What one bucket takes, with the end of the segment's last page."""
         return self.bucket_rows * self.row_bytes + PAGE_BYTES
 
     @cached_property
     def buckets(self) -> tuple[Ids, Ids, Ids]:
-        """Of each bucket: rows, the byte of its place, and the byte at which it is filled."""
+        """For each bucket: rows, the byte of its place, and the byte at which it is filled."""
         step = self.bucket_rows
         counts = -(-self.rows // step)
         segment = np.repeat(np.arange(len(counts)), counts)
@@ -101,7 +101,7 @@ class Segments:
 
     @property
     def reserved_bytes(self) -> int:
-        """While buckets are there."""
+        """What segments take while buckets are there."""
         rows, _, _ = self.buckets
         return self.spare_bytes + int(round_up(rows * self.row_bytes).sum())
 
@@ -111,5 +111,5 @@ class Segments:
 
 
 def bucket_memory_bytes(row_bytes: int) -> int:
-    """That putting one in order takes: it, a block of it in order, ids and places."""
+    """What putting a bucket in order takes: the bucket, a block of it in order, ids and places."""
     return max(MOST_BUCKET_BYTES, row_bytes) + BLOCK_BYTES + row_bytes + 24 * MOST_BUCKET_ROWS

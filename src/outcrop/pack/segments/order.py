@@ -1,7 +1,7 @@
 """Order: buckets that packing has filled -> segments, each row in its position; then checksums.
 
-Buckets move forward one after the other. How many have moved is saved before the next ones would be
-written over buckets that a kill could make necessary again.
+Buckets move forward one after the other. How many have moved is saved before the next ones would
+overwrite buckets that are needed again after a kill.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _save_moved(folder: Path, moved: int) -> None:
 def _batch_checksums(
     chunks: File, tables: File, plan: PackPlan, segments: Segments, progress: Progress
 ) -> Checksums:
-    """Of each batch: the sum of the checksums of the pages that it reads of its segment."""
+    """Per batch: the sum of the checksums of the pages that it reads of its segment."""
     found = np.zeros(plan.batches, "<u8")
     for number, (offset, size) in enumerate(
         zip(segments.offsets.tolist(), segments.sizes.tolist(), strict=True)

@@ -29,7 +29,7 @@ class Block:
     offsets: Ids
     rows: Rows
     read_bytes: int
-    """Of data, what was read for it; before that are the bytes of a row that began earlier."""
+    """How much at the end of data was read for it; before are bytes of a row that began earlier."""
 
 
 class SharedRows:
@@ -43,7 +43,7 @@ class SharedRows:
         self._row_bytes = row_bytes
         self._runs = PageRuns(positions, row_bytes)
         self.bytes = self._runs.pages * PAGE_BYTES
-        """Of the pages, which are all that is read."""
+        """What its pages take, which are all that is read."""
         self.checksum = 0
         """The sum of those of all pages so far, modulo 2^64."""
 
@@ -97,8 +97,8 @@ def _landed(
 
 
 def shared_memory_bytes(rows: int, row_bytes: int) -> int:
-    """That reading so many shared rows takes, at most."""
+    """What reading so many shared rows takes, at most."""
     pages = rows * (row_bytes // PAGE_BYTES + 2) * PAGE_BYTES
     blocks = _BLOCKS * (min(READ_BLOCK_BYTES, pages) + int(round_up(row_bytes)))
-    # Of each row its first and last page, its offset, and what becomes of it.
+    # Per row: its first and last page, its offset, and what becomes of it.
     return blocks + 40 * rows

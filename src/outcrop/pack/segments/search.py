@@ -1,7 +1,7 @@
 """Search: a plan of packed rows and a disk budget -> how many batches share a segment, and what.
 
 The paper's heuristic: a row that more than m = 1 batches of a segment want is stored once for it,
-and segments are as short as the disk allows; short ones read less for it. What disk is left then
+and segments are as short as the disk allows; short ones read less for it. The disk that is left
 goes to a larger m. How many rows segments of any length have is known from one pass over the lists
 of rows, so only lengths that may fit are looked at. `brute_force` chooses among all, for
 comparison.
@@ -30,7 +30,7 @@ from outcrop.pack.tables import PAGE_BYTES
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.seeds import Ids
 
-# More copies of a row in the chunks of one segment are not thought of.
+# More copies of a row in the chunks of one segment are not considered.
 MOST_ABOVE = 64
 # Where there are more batches, lengths are multiples of a unit: pairs of units take 8 MiB at most,
 # and sums of them as much.
@@ -50,14 +50,14 @@ _ORDERS = {
 
 @dataclass(frozen=True)
 class Order:
-    """Of the rows of a segment."""
+    """How the rows of a segment are ordered."""
 
     name: OrderName
     hashes: int = _HASHES
 
     @classmethod
     def best(cls, batches: int) -> Order:
-        """For segments of so many batches."""
+        """The best order for segments of so many batches."""
         return cls("set" if batches <= _MOST_IN_SET else "minhash")
 
     def segment(self, num_nodes: int, expected: int) -> _core.Segment:
@@ -78,7 +78,7 @@ class PackedLists(AbstractContextManager["PackedLists"]):
         return len(self.rows)
 
     def scan(self, first: int, last: int) -> Iterator[Ids]:
-        """Of batches [first, last), ascending; the next one is read while one is used."""
+        """The nodes of each of batches [first, last), ascending; the next are read meanwhile."""
         most = int(self.rows[first:last].max(initial=0))
         memory = [aligned_empty(most, np.int64) for _ in range(2)]
         ahead: tuple[Pending, Ids] | None = None
@@ -125,7 +125,7 @@ class Measured:
 
     @property
     def most_above(self) -> int:
-        """With more there would be no segments."""
+        """With a larger `above` there would be no segments."""
         return max(1, min(MOST_ABOVE, self.batches - 1))
 
     def plan(self, above: int) -> PackPlan:
@@ -150,7 +150,7 @@ class Measured:
         )
 
     def most_bytes(self, above: int) -> int:
-        """On disk, while it is planned and while it is made."""
+        """What it takes on disk, while it is planned and while it is made."""
         plan, whole = self.plan(above), self.lists.plan
         planned = plan.table_bytes + plan.list_bytes + whole.table_bytes + whole.list_bytes
         return max(plan.most_bytes, planned)
@@ -282,5 +282,5 @@ def candidates(
 
 
 def brute_force(found: Iterable[Candidate]) -> Candidate | None:
-    """The one of which the least is read."""
+    """The one that reads the least."""
     return min(found, key=lambda candidate: candidate.predicted.bytes, default=None)
