@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections import Counter
@@ -297,6 +298,7 @@ def test_a_window_that_cannot_be_made_in_the_background_is_an_error_of_its_batch
 
 
 def test_closing_ends_the_window_in_the_making(path: Path) -> None:
+    gc.collect()  # loaders that failed tests left
     with GraphStore(path) as opened:
         make(opened, "ginex:mode=split:overlap=true:superbatch=16", "200MB").close()
     with GraphStore(path, DiskOptions(faults=Faults(delay_us=5000))) as store:
