@@ -89,7 +89,7 @@ class AheadRun:
         """
 
     def replay(self, number: int, task: Task) -> Replayed | None:
-        """None: it is to be sampled. Thread-safe."""
+        """None: it is to be sampled. By one thread, in the order of tasks."""
         raise NotImplementedError
 
     def end(self, *, complete: bool) -> None:

@@ -15,11 +15,11 @@ import shutil
 import threading
 import weakref
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,6 +32,7 @@ from outcrop.plan.charges import Charge, Phase
 from outcrop.rows.slots import PlannedRows, PlannedSlots
 from outcrop.rows.source import Admission, Resources, RowSource, Script, row_shape
 from outcrop.sample.ahead import SamplingAhead
+from outcrop.sample.sampler import Subgraph
 from outcrop.sample.seeds import SeedOrder, Task
 from outcrop.sample.topology import CachedLists, Topology, TopologyPart, lists_scratch_bytes
 from outcrop.sample.trace import TraceReader, TraceWriter
@@ -424,6 +425,15 @@ class _Supply:
             self._cuts.pop().remove()
 
 
+def _replay(cut: _Cut, first: int) -> Iterator[tuple[Subgraph, Any]]:
+    """Batches of a window from one on, in memory that is used again: fresh pages cost as much as
+    reading a batch into them."""
+    records: Iterator[Any] = repeat(None) if cut.script is None else cut.script.scan(first)
+    for _, subgraph in cut.trace.scan(first, ahead_bytes=0, what="narrow"):
+        yield subgraph, next(records)
+        del subgraph
+
+
 class _WindowRun(AheadRun):
     """A run over a part of a line."""
 
@@ -438,6 +448,9 @@ class _WindowRun(AheadRun):
         self._meter = meter
         self._stop = Stopper()
         self._current: _Cut | None = None
+        # Of the thread that replays, one batch after the other
+        self._replaying: Iterator[tuple[Subgraph, Any]] | None = None
+        self._replayed = 0
 
     def enter(self, number: int, admission: Admission) -> None:
         t = self._first + number
@@ -445,6 +458,7 @@ class _WindowRun(AheadRun):
             return
         admission.drain()
         self._stop()
+        self._replaying = None
         self._current = self._supply.in_use(t)
         if self._current is None:
             cut = self._beside(t, admission) if self._is_beside else self._between(t, admission)
@@ -503,10 +517,13 @@ class _WindowRun(AheadRun):
         cut = self._current  # no other comes while batches of this one are under way
         assert cut is not None
         t = self._first + number - cut.first
-        _, subgraph = next(cut.trace.scan(t, t + 1, what="narrow"))
-        return Replayed(task, subgraph, None if cut.script is None else cut.script.record(t))
+        if self._replaying is None or self._replayed != t:
+            self._replaying, self._replayed = _replay(cut, t), t
+        self._replayed += 1
+        return Replayed(task, *next(self._replaying))
 
     def end(self, *, complete: bool) -> None:
+        self._replaying = None
         self._stop.stop()
         self._windows.end(self._supply, self._last, complete=complete)
 

@@ -6,7 +6,7 @@ and is shared by all its runs; each run has workers of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -82,8 +82,8 @@ class Script(Protocol):
     def fills(self) -> bool:
         """Whether rows are read before its first batch."""
 
-    def record(self, t: int) -> Any:
-        """For batch t of the window. Thread-safe."""
+    def scan(self, first: int) -> Iterator[Any]:
+        """What was decided for batch `first` of the window, and for those after it."""
 
     def contents(self, t: int) -> Ids | None:
         """Who is in which slot after batch t, where that was asked for."""
