@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from outcrop import _core
 from outcrop.cache.spill import Spill
-from outcrop.disk import Disk, Recycled
+from outcrop.disk import Disk
 from outcrop.sample.seeds import Ids
 from outcrop.sample.trace import TraceReader
 
@@ -57,10 +57,6 @@ class Plan(AbstractContextManager["Plan"]):
     """... and these; None where none were."""
     always: Ids | None = None
     """The contents, where they never change."""
-    _memory: Recycled = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._memory = Recycled(self.changes.largest_bytes)
 
     @property
     def batches(self) -> int:
@@ -80,17 +76,10 @@ class Plan(AbstractContextManager["Plan"]):
 
     def scan(self, first: int | None = None) -> Iterator[Changes]:
         """The changes of batch `first` and of all that follow; without it, of all."""
-        begin = 0 if first is None else self._number(first, last=self.batches)
+        begin = 0 if first is None else self._number(first)
         for arrays in self.changes.scan(range(begin, self.batches)):
             yield Changes(*arrays)
             del arrays
-
-    def record(self, t: int) -> Changes:
-        """The changes of batch t, in memory that is used again once it is dropped.
-
-        From any thread: in the end the plan holds as much memory as was ever in use at once.
-        """
-        return Changes(*self.changes.read(self._number(t, last=self.batches - 1), self._memory))
 
     def contents(self, t: int) -> Ids | None:
         """What is in each slot after batch t, -1 for nothing; None where that was not kept."""
@@ -99,9 +88,9 @@ class Plan(AbstractContextManager["Plan"]):
         contents: Ids = self.kept_contents.read(self.kept.index(t))[0]
         return contents
 
-    def _number(self, t: int, last: int) -> int:
-        """The number of batch t's record, which is `last` at most."""
-        if not 0 <= t - self.first <= last:
+    def _number(self, t: int) -> int:
+        """The record of a batch, or the place after the last one."""
+        if not 0 <= t - self.first <= self.batches:
             planned = f"[{self.first}, {self.first + self.batches})"
             raise IndexError(f"the batches {planned} are planned (got {t})")
         return t - self.first

@@ -48,11 +48,6 @@ class Spill(AbstractContextManager["Spill"]):
     def __len__(self) -> int:
         return len(self._records)
 
-    @property
-    def largest_bytes(self) -> int:
-        """Memory for any of the records."""
-        return max(map(self._record_bytes, self._records), default=0)
-
     def append(self, *arrays: NDArray[Any]) -> None:
         assert self._stream is not None, "sealed"
         offset = self._stream.bytes
@@ -90,10 +85,10 @@ class Spill(AbstractContextManager["Spill"]):
             yield arrays
             del arrays  # not kept here while the next one is awaited
 
-    def read(self, number: int, memory: Recycled | None = None) -> list[NDArray[Any]]:
-        """The record of this number, in memory of its own unless some is given."""
+    def read(self, number: int) -> list[NDArray[Any]]:
+        """The record of this number, in memory of its own."""
         record = self._records[number]
-        pending, data = self._start(record, memory or Recycled(0))
+        pending, data = self._start(record, Recycled(0))
         pending.wait()
         return self._arrays(record, data)
 
