@@ -17,28 +17,25 @@ from pathlib import Path
 
 import numpy as np
 
+from brute_force import Candidate, brute_force, candidates
 from machine import add_dirty, check_results, provenance, quick_store
-from outcrop.cache.tiers import hottest_nodes, split_batches
-from outcrop.feed import seed_nodes
+from outcrop.disk import PAGE_BYTES
 from outcrop.options import DiskOptions, format_size, parse_size
-from outcrop.pack.chunks import Pack
 from outcrop.pack.plan import make_plan
-from outcrop.pack.predict import Predicted, predict
 from outcrop.pack.prepare import PackSpec, prepare_pack, prepare_trace
+from outcrop.pack.reader import Pack, Predicted
 from outcrop.pack.segments.search import (
-    Candidate,
     Order,
     OrderName,
     PackedLists,
-    brute_force,
-    candidates,
     measure,
     search,
     segment_pages,
 )
-from outcrop.pack.tables import PAGE_BYTES
+from outcrop.pack.tiers import hottest_nodes, split_batches
+from outcrop.pack.writer import predict
 from outcrop.sample.sampler import Sampler, Sampling
-from outcrop.sample.seeds import SeedOrder
+from outcrop.sample.seeds import SeedOrder, seed_nodes
 from outcrop.sample.topology import PAGE_THREADS, paged_topology
 from outcrop.sample.trace import Trace
 from outcrop.store.derived import Garbage, remove

@@ -37,14 +37,13 @@ from outcrop.bench.drive import forget, run_fio
 from outcrop.cache.neighbor import NeighborCache
 from outcrop.cage import run_caged
 from outcrop.disk import Disk
-from outcrop.feed import seed_nodes
 from outcrop.loader import NeighborLoader
 from outcrop.options import DiskOptions, Faults, format_size
 from outcrop.plan.settle import probe
 from outcrop.run import runner
 from outcrop.sample import topology
 from outcrop.sample.sampler import Sampler, Sampling
-from outcrop.sample.seeds import SeedOrder, Stream
+from outcrop.sample.seeds import SeedOrder, Stream, seed_nodes
 from outcrop.schedule import Schedule
 from outcrop.store.store import GraphStore
 from outcrop.train import TrainOptions, fit

@@ -13,20 +13,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from individual import pack_individually
 from machine import add_dirty, check_results, provenance, rmat_store
-from outcrop.disk import aligned_empty
-from outcrop.feed import seed_nodes
+from outcrop.disk import aligned_empty, read_blocks
 from outcrop.options import format_size, parse_size
 from outcrop.pack.batched import PackMemory, pack_batched
-from outcrop.pack.individual import pack_individually
-from outcrop.pack.pieces import PIECE_BYTES
-from outcrop.pack.plan import CHUNKS, PackPlan, make_plan
+from outcrop.pack.plan import PackPlan, make_plan
 from outcrop.pack.prepare import PackSpec, prepare_trace
+from outcrop.pack.reader import CHUNKS, PIECE_BYTES
 from outcrop.sample.sampler import Sampler, Sampling
-from outcrop.sample.seeds import SeedOrder
+from outcrop.sample.seeds import SeedOrder, seed_nodes
 from outcrop.sample.topology import PAGE_THREADS, paged_topology
 from outcrop.sample.trace import Trace
-from outcrop.store.arrays import Appender, read_blocks
+from outcrop.store.arrays import Appender
 from outcrop.store.store import GraphStore
 
 RESULTS = Path(__file__).parent / "results"

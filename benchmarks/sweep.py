@@ -24,15 +24,16 @@ from __future__ import annotations
 import argparse
 import shutil
 import statistics
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from machine import add_dirty, check_results, provenance, rmat_store
 from outcrop.bench.compare import BenchOptions, run_bench
+from outcrop.bench.variants import variant_named
+from outcrop.errors import OptionError
 from outcrop.metrics import read_record
 from outcrop.options import parse_size
-from outcrop.strategies import strategy_named
 
 RESULTS = Path("benchmarks/results")
 VALUES = {
@@ -179,7 +180,11 @@ def varied(base: BenchOptions, name: str, value: str) -> BenchOptions:
 
 
 def has(strategy: str, option: str) -> bool:
-    return option in {field.name for field in fields(strategy_named(strategy)[0].Options)}
+    try:
+        variant_named(f"{strategy}:{option}=")
+    except OptionError as error:
+        return "no option" not in str(error)
+    return True
 
 
 def cell(row: dict[str, Any], out: Path, batches: int) -> str:

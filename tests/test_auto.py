@@ -18,6 +18,7 @@ from outcrop.sample.sampler import Sampling
 from outcrop.sample.seeds import SeedOrder, Stream
 from outcrop.store.derived import DerivedLayouts
 from outcrop.store.store import GraphStore
+from outcrop.strategies import strategy_named
 from outcrop.train import TrainOptions, fit
 from tests.conformance.contract import all_contents
 from tests.stores import make_random_store, smallest_memory
@@ -178,7 +179,7 @@ def test_what_a_strategy_writes_is_no_more_than_it_says(
     nodes = store.split("train")
     seeds = SeedOrder(nodes, batch_size=50, stream=Stream.TRAIN, seed=0)
     wanted = Wanted(store, Sampling((5, 5)), seeds, int(tight))
-    settled = settle(wanted, strategy)
+    settled = settle(wanted, strategy_named(strategy))
     made = loader(store, strategy=strategy, memory=tight)
     most = 0
     for epoch in range(2):

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outcrop import _core
-from outcrop.batch import BatchMaker, BatchShape, Prepared, RowShape
+from outcrop.batch import Batch, BatchMaker, BatchShape, OwnRows, RowShape
 from outcrop.budget import Budget, Demand, Demands, exact_slabs
 from outcrop.errors import BudgetError, CancelledError, OptionError
 from outcrop.options import format_size, parse_size
@@ -324,9 +324,7 @@ def maker(limit: int, *, strict: bool = False) -> BatchMaker:
     return BatchMaker(_core.SlabPool(limit), ROWS, LABELS, strict=strict)
 
 
-def make(
-    of: BatchMaker, graph: Subgraph, *, closed: bool = False, awaited: bool = False
-) -> Prepared:
+def make(of: BatchMaker, graph: Subgraph, *, closed: bool = False, awaited: bool = False) -> Batch:
     return of.make(TASK, graph, lambda: closed, lambda: awaited)
 
 
@@ -341,8 +339,7 @@ def test_a_batch_has_what_its_subgraph_says() -> None:
     assert batch.e_id is not None and batch.e_id.tolist() == list(range(100, 106))
     assert batch.y is not None
     assert batch.y.tolist() == [7, 9, 11, 13]
-    assert batch.x is not None
-    assert batch.x.shape == (4, 3)
+    assert isinstance(batch.rows, OwnRows) and batch.rows.x.shape == (4, 3)
 
 
 def test_a_batch_is_charged_while_any_part_of_it_lives() -> None:
@@ -383,7 +380,7 @@ def test_a_batch_larger_than_everything_is_refused_at_once_if_strict() -> None:
 def test_a_batch_that_the_loop_waits_for_is_served_beyond_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("outcrop.overdraft._GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("outcrop.batch._GRACE_SECONDS", 0.2)
     graph = subgraph(1000, 3000)
     made = maker(2 * charged(graph) - PAGE)
     kept = [make(made, graph)]
@@ -428,7 +425,7 @@ def test_what_waits_for_a_larger_batch_is_not_what_the_loop_waits_for() -> None:
 def test_memory_that_the_user_holds_is_an_error_not_a_deadlock_if_strict(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("outcrop.overdraft._GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("outcrop.batch._GRACE_SECONDS", 0.2)
     graph = subgraph(1000, 3000)
     made = maker(2 * charged(graph) - 1, strict=True)
     kept = make(made, graph)
@@ -455,7 +452,7 @@ def test_batches_in_a_cycle_are_collected_before_anything_is_refused() -> None:
 
 
 def test_a_batch_that_nobody_awaits_yet_waits_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outcrop.overdraft._GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("outcrop.batch._GRACE_SECONDS", 0.0)
     graph = subgraph(1000, 3000)
     made = maker(2 * charged(graph) - 1)
     kept = [make(made, graph)]

@@ -58,10 +58,8 @@ def sampler() -> _core.NeighborSampler:
     return _core.NeighborSampler(topology, [2], replace=False, threads=1)
 
 
-def gatherer() -> _core.RowGatherer:
-    return _core.RowGatherer(
-        FLOATS.view(np.uint8), row_bytes=32, dim=8, encoding=_core.Encoding.FLOAT32, threads=1
-    )
+def copier() -> _core.Copier:
+    return _core.Copier(row_bytes=32, dim=8, encoding=_core.Encoding.FLOAT32, threads=1)
 
 
 # Whose method the name's last part is. Made for each call: what lives at the exit is a leak.
@@ -73,7 +71,7 @@ OWNERS: dict[str, Callable[[], Any]] = {
     "SealedIdSet": sealed_ids,
     "RmatGraph": lambda: _core.RmatGraph(4, 0.5, 0.2, 0.2, 0),
     "CommunityGraph": lambda: _core.CommunityGraph(4, 2, 2, 0.5, 0),
-    "RowGatherer": gatherer,
+    "Copier": copier,
     "NeighborSampler": sampler,
     "": lambda: _core,
 }
@@ -117,7 +115,9 @@ CALLS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "decode_float16": ({"rows": HALVES, "out": FLOATS}, {}),
     "decode_bfloat16": ({"rows": HALVES, "out": FLOATS}, {}),
     "decode_int8": ({"rows": np.zeros(48, np.uint8), "out": FLOATS}, {}),
-    "RowGatherer.gather": ({"ids": IDS, "out": FLOATS}, {}),
+    "Copier.place": ({"rows": FLOATS, "slots": IDS, "out": FLOATS, "places": IDS}, {}),
+    "Copier.place_at": ({"data": FLOATS, "offsets": IDS, "places": COUNTS, "out": FLOATS}, {}),
+    "Copier.copy": ({"from_rows": COUNTS, "to_rows": COUNTS, "out": FLOATS}, {}),
     "array_topology": ({"indptr": INDPTR, "indices": IDS}, {}),
     "NeighborSampler.sample": ({"seeds": IDS}, KEY),
     "expand_edges": (
@@ -128,7 +128,8 @@ CALLS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 # They take bytes of any type.
 UNTYPED = [("Engine.read_extents", "out"), ("Engine.read_rows", "out"),
-           ("Engine.write_extents", "source")]  # fmt: skip
+           ("Engine.write_extents", "source"), ("Copier.place", "rows"),
+           ("Copier.place_at", "data")]  # fmt: skip
 ARGUMENTS = [(call, name) for call, (arrays, _) in CALLS.items() for name in arrays]
 
 

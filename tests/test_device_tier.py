@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from outcrop.bench.variants import variant_named
 from outcrop.errors import BudgetError, CorruptError, OptionError
-from outcrop.feed import Feed
 from outcrop.loader import NeighborLoader
+from outcrop.run.runner import Runner
 from outcrop.sample.sampler import Sampling
 from outcrop.store.format import ENCODINGS
 from outcrop.store.store import GraphStore
@@ -51,9 +52,8 @@ def store(path: Path) -> Iterator[GraphStore]:
 
 
 def loader(store: GraphStore, strategy: str, **options: Any) -> NeighborLoader:
-    return NeighborLoader(
-        store, strategy=strategy, **{"memory": "1GB", "shuffle": True, **BASE, **options}
-    )
+    options = {"memory": "1GB", "shuffle": True, **BASE, **options}
+    return NeighborLoader(store, strategy=variant_named(strategy), **options)
 
 
 # An epoch beyond the prepared ones and a direct call are in it: both are looked up.
@@ -182,10 +182,10 @@ def test_a_cache_elsewhere_does_not(store: GraphStore) -> None:
     seeds = loader(store, "memory").schedule.seeds
     charges = []
     for device in ("cpu", "cuda"):
-        feed = Feed(store, Sampling.of([4, 3]), seeds, memory="1GB", device=device,
+        runner = Runner(store, Sampling.of([4, 3]), seeds, memory="1GB", device=device,
                     strategy="diskgnn:device_cache=500rows")  # fmt: skip
-        charges.append(feed.record.charges["device cache"])
-        feed.close()
+        charges.append(runner.record.charges["device cache"])
+        runner.close()
     assert charges[0] - charges[1] >= 500 * 400 and charges[1] == 500 * 9
 
 

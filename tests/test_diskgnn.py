@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import pytest
 
+from outcrop.bench.variants import variant_named
 from outcrop.cache.neighbor import NeighborCache
 from outcrop.disk import Recycled
 from outcrop.errors import BudgetError, CorruptError, OptionError, WriteError
@@ -87,7 +88,7 @@ def store(path: Path) -> Iterator[GraphStore]:
 
 def loader(store: GraphStore, strategy: str, **options: Any) -> NeighborLoader:
     options = {"memory": "1GB", "shuffle": True, **BASE, **options}
-    return NeighborLoader(store, strategy=strategy, **options)
+    return NeighborLoader(store, strategy=variant_named(strategy), **options)
 
 
 def derived(store: GraphStore, kind: str) -> list[Path]:
@@ -172,8 +173,9 @@ def test_each_tier_that_is_added_reads_less(tmp_path: Path) -> None:
     with make_random_store(tmp_path / "g", 20_000, 200_000, dim=128, train=60) as store:
         for tier in tiers:
             made = NeighborLoader(
-                store, [5, 5], "train", batch_size=20, strategy=f"diskgnn:{tier}", memory="60MB"
-            )
+                store, [5, 5], "train", batch_size=20, memory="60MB",
+                strategy=variant_named(f"diskgnn:{tier}"),
+            )  # fmt: skip
             for _ in made:
                 pass
             [epoch] = made.record.epochs
@@ -513,7 +515,7 @@ def test_a_loader_that_cannot_be_made_holds_nothing(store: GraphStore) -> None:
 
 
 def cache_of(made: NeighborLoader) -> Any:
-    rows = made.feed._runner.rows
+    rows = made.runner.parts.rows
     assert isinstance(rows, PackedRows)
     return rows._cache
 

@@ -302,7 +302,7 @@ def test_training_resumes_in_a_later_generation(store: GraphStore, tmp_path: Pat
 LOOPS = """
     import sys
     import numpy as np
-    from outcrop.feed import Feed
+    from outcrop.run.runner import Runner
     from outcrop.sample.sampler import Sampling
     from outcrop.sample.seeds import SeedOrder, Stream
     from outcrop.schedule import Schedule
@@ -311,10 +311,10 @@ LOOPS = """
     store = GraphStore(sys.argv[1])
     nodes = np.array(store.split("train"))
     seeds = SeedOrder(nodes, batch_size=25, stream=Stream.TRAIN, seed=0, shuffle=True)
-    feed = Feed(store, Sampling.of([4, 3]), seeds, strategy=sys.argv[2], memory="1GB", epochs=5)
+    runner = Runner(store, Sampling.of([4, 3]), seeds, strategy=sys.argv[2], memory="1GB", epochs=5)
     print("ready", flush=True)
     for epoch in range(int(sys.argv[3]), 5):
-        for batch in Schedule(feed, seeds).epoch(epoch):
+        for batch in Schedule(runner, seeds).epoch(epoch):
             print(epoch, flush=True)
 """
 

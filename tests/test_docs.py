@@ -14,8 +14,8 @@ import pytest
 
 from outcrop.errors import OptionError
 from outcrop.loader import NeighborLoader
-from outcrop.pack.partial import DEVICE_CACHE
 from outcrop.plan.context import LENT
+from outcrop.rows.device import DEVICE_CACHE
 from outcrop.rows.packed import CPU_CACHE
 from outcrop.store.store import GraphStore
 from outcrop.strategies import STRATEGIES

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 import outcrop
+from outcrop.batch import RowRequest
 from outcrop.disk import Disk, aligned_empty, given
-from outcrop.meter import Meter
+from outcrop.rows.source import RowFill, RowWorker
 from tests.processes import program
 from tests.stores import make_random_store
 
@@ -142,23 +143,22 @@ def test_batches_are_kept_from_children_until_they_are_complete(tmp_path: Path) 
     store = make_random_store(tmp_path / "s.outcrop", 400, 6000, dim=16)
     loader = outcrop.NeighborLoader(store, [5], "train", batch_size=20, strategy="direct")
     seen = []
-    rows = loader.feed._runner.rows
+    rows = loader.runner.parts.rows
     assert rows is not None
-    made = rows.worker
+    make = rows.worker
 
-    class Worker:
-        def __init__(self, meter: Meter) -> None:
-            self._inner = made(meter)
+    def watched(*given: Any) -> RowWorker:
+        worker = make(*given)
+        start = worker.start
 
-        def gather(self, batch: outcrop.batch.Prepared, record: Any) -> None:
-            assert batch.x is not None
-            seen.append(_kept(batch.x))
-            self._inner.gather(batch, record)
+        def look(request: RowRequest) -> RowFill:
+            seen.append(_kept(request.x))
+            return start(request)
 
-        def cancel(self) -> None:
-            self._inner.cancel()
+        worker.start = look  # type: ignore[method-assign]
+        return worker
 
-    rows.worker = Worker  # type: ignore[method-assign]
+    rows.worker = watched  # type: ignore[method-assign,assignment]
     for _ in range(2):  # the second time in memory that was given before
         for batch in loader:
             assert not _kept(batch.x.numpy()) and not _kept(batch.edge_index.numpy())

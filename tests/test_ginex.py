@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 
+from outcrop.bench.variants import variant_named
 from outcrop.errors import BudgetError, OptionError, ReadError, WriteError
 from outcrop.loader import NeighborLoader
 from outcrop.options import DiskOptions, Faults
@@ -47,7 +48,8 @@ def store(tmp_path: Path) -> Iterator[GraphStore]:
 
 
 def loader_of(store: GraphStore, strategy: str, memory: str = "200MB", **more: Any) -> Any:
-    return NeighborLoader(store, strategy=strategy, memory=memory, **{**OPTIONS, **more})
+    options = {**OPTIONS, **more}
+    return NeighborLoader(store, strategy=variant_named(strategy), memory=memory, **options)
 
 
 def expected(store: GraphStore, epochs: int = 1) -> list[dict[str, Any]]:

@@ -5,16 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from outcrop.bench.variants import variant_named
 from outcrop.errors import BudgetError
 from outcrop.loader import NeighborLoader
-from outcrop.pack.device import DeviceRows
+from outcrop.rows.device import _room
 from outcrop.strategies import STRATEGIES
 from outcrop.train import TrainOptions, fit, infer
 from tests.conformance.contract import contents
 from tests.stores import make_random_store
+
+TIERED = ["direct", "pagraph", "ginex:superbatch=3", "ginex:mode=split", "gnndrive", "diskgnn"]
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 
@@ -34,7 +38,7 @@ def test_batches_on_the_gpu_equal_those_on_the_cpu(tmp_path: Path, strategy: str
 def test_a_device_cache_changes_no_batch(tmp_path: Path, variant: str) -> None:
     with make_random_store(tmp_path / "g.outcrop", train=100) as store:
         options: dict[str, Any] = {"batch_size": 16, "shuffle": True, "epochs": 1}
-        strategy = f"diskgnn:device_cache={variant}:verify_rows=true"
+        strategy = variant_named(f"diskgnn:device_cache={variant}:verify_rows=true")
         on_cpu = NeighborLoader(store, [4, 3], "train", **options)
         on_gpu = NeighborLoader(store, [4, 3], "train", strategy=strategy, device="cuda", **options)
         for epoch in range(2):  # the second one is not prepared
@@ -46,13 +50,54 @@ def test_a_device_cache_changes_no_batch(tmp_path: Path, variant: str) -> None:
         on_gpu.close()
 
 
+@pytest.mark.parametrize("strategy", TIERED)
+def test_a_device_cache_serves_every_strategy(tmp_path: Path, strategy: str) -> None:
+    with make_random_store(tmp_path / "g.outcrop", 1000, 9000, dim=33, train=200) as store:
+        options: dict[str, Any] = {"batch_size": 16, "shuffle": True, "epochs": 2}
+        on_cpu = NeighborLoader(store, [4, 3], "train", **options)
+        on_gpu = NeighborLoader(
+            store, [4, 3], "train", device="cuda",
+            strategy=f"{strategy}:device_cache=300rows:verify_rows=true", **options,
+        )  # fmt: skip
+        for _ in range(2):
+            for expected, found in zip(on_cpu, on_gpu, strict=True):
+                assert found.x.is_cuda
+                assert contents(found.cpu()) == contents(expected)
+        for counted in on_gpu.record.epochs:
+            assert 0 < counted.hits["device cache"] < counted.rows
+            assert sum(counted.hits.values()) + counted.fetched_rows == counted.rows
+            assert counted.stages["transfer"].busy_seconds > 0
+        on_gpu.close()
+
+
+@pytest.mark.parametrize("strategy", TIERED)
+def test_a_loop_in_a_stream_of_its_own_finds_whole_rows(tmp_path: Path, strategy: str) -> None:
+    with make_random_store(tmp_path / "g.outcrop", 1000, 9000, dim=33, train=400) as store:
+        loader = NeighborLoader(
+            store, [4, 3], "train", device="cuda", batch_size=16, shuffle=True, epochs=1,
+            strategy=f"{strategy}:device_cache=300rows",
+        )  # fmt: skip
+        stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        found = []
+        with torch.cuda.stream(stream):
+            for batch in loader:
+                torch.cuda._sleep(10_000_000)  # type: ignore[no-untyped-call]
+                # It reads long after the batch was dropped.
+                found.append((batch.n_id.clone(), batch.x.clone()))
+                del batch
+        stream.synchronize()
+        for nodes, x in found:
+            assert np.array_equal(store.features.gather(nodes.cpu().numpy()), x.cpu().numpy())
+        loader.close()
+
+
 def test_a_device_cache_that_does_not_fit_is_refused_before_work_starts(tmp_path: Path) -> None:
     _, there = torch.cuda.mem_get_info()
     with (
         make_random_store(tmp_path / "g.outcrop", dim=2) as store,
         pytest.raises(BudgetError, match=r"on cuda, where .* are free; give less"),
     ):
-        DeviceRows(there // 4, store.encoding, "cuda")  # twice as much as there is
+        _room(there // 4, store.encoding.dim, "cuda")  # twice as much as there is
 
 
 def test_a_model_trains_and_infers_on_the_gpu(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import outcrop
 from outcrop.errors import CorruptError
 from outcrop.loader import NeighborLoader
 from outcrop.pack import batched
-from outcrop.pack.chunks import Pack
+from outcrop.pack.reader import Pack
 from outcrop.store.derived import find_garbage
 from outcrop.store.format import seal, unseal
 from outcrop.store.store import GraphStore

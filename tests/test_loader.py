@@ -27,7 +27,8 @@ from torch_geometric.loader import NeighborLoader as PygNeighborLoader
 from torch_geometric.nn import GraphSAGE
 
 import outcrop
-from outcrop.batch import Prepared
+from outcrop.batch import Batch
+from outcrop.bench.variants import variant_named
 from outcrop.errors import BudgetError, BudgetWarning, OptionError, ReadError, StoreError
 from outcrop.loader import NeighborLoader, ShaDowLoader
 from outcrop.options import DiskOptions, Faults
@@ -56,7 +57,10 @@ def make(store: GraphStore, **options: Any) -> NeighborLoader:
         "memory": "100MB",
         "shuffle": True,
     }
-    return NeighborLoader(store, **(given | options))
+    options = given | options
+    if options.get("strategy", "auto") != "auto":
+        options["strategy"] = variant_named(options["strategy"])
+    return NeighborLoader(store, **options)
 
 
 # PyG's contract
@@ -260,7 +264,7 @@ def test_streams_draw_differently(store: GraphStore) -> None:
 def test_siblings_share_memory_and_record(store: GraphStore) -> None:
     loader = make(store)
     val = loader.sibling("val", shuffle=False, batch_size=10)
-    assert val.feed is loader.feed and len(val) == 8
+    assert val.runner is loader.runner and len(val) == 8
     assert all_contents(val) == all_contents(
         make(store, input_nodes="val", shuffle=False, batch_size=10)
     )
@@ -485,7 +489,7 @@ def test_the_smallest_memory_named_is_accepted(store: GraphStore) -> None:
 
 def test_memory_is_charged_while_a_tensor_of_a_batch_lives(store: GraphStore) -> None:
     loader = make(store)
-    pool = loader.feed._pool
+    pool = loader.runner._pool
     batches = iter(loader)
     kept = next(batches).x
     del batches
@@ -505,7 +509,7 @@ def test_a_batch_is_not_kept_while_the_next_one_is_awaited(
 
     run = Runner.run
 
-    def watching(self: Runner, *given: Any, **options: Any) -> Iterator[Prepared]:
+    def watching(self: Runner, *given: Any, **options: Any) -> Iterator[Batch]:
         last: weakref.ref[Any] | None = None
         for batch in run(self, *given, **options):
             kept.append(last is not None and last() is not None)
@@ -536,7 +540,7 @@ def test_the_record_counts_what_was_delivered(store: GraphStore) -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_queue_lengths_are_of_the_run_that_is_open(store: GraphStore, strategy: str) -> None:
     loader = make(store, strategy=strategy)
-    lengths = loader.feed.queue_lengths
+    lengths = loader.runner.queue_lengths
     assert lengths() == {}
     run: Any = loader.epoch(0)
     with closing(run) as batches:
@@ -581,7 +585,7 @@ def test_nothing_is_left_behind(store: GraphStore, strategy: str) -> None:
     gc.collect()
     assert not threads()
     assert descriptors().files == before
-    assert loader.feed._pool.held_bytes == 0
+    assert loader.runner._pool.held_bytes == 0
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

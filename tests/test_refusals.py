@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outcrop.bench.variants import variant_named
 from outcrop.budget import Budget
 from outcrop.disk import EngineFacts
 from outcrop.errors import BudgetError
@@ -24,7 +25,7 @@ from outcrop.sample.sampler import Sampling
 from outcrop.sample.seeds import SeedOrder, Stream
 from outcrop.store.facts import ArrayFacts, GraphFacts
 from outcrop.store.format import RowEncoding
-from outcrop.strategies import STRATEGIES, strategy_named
+from outcrop.strategies import STRATEGIES
 from tests.conftest import SOAK
 from tests.graphs import random_graph
 from tests.stores import make_random_store, make_store
@@ -81,8 +82,8 @@ def test_what_a_refusal_names_is_enough(strategy: str, data: st.DataObject) -> N
 
         def make(memory: int) -> NeighborLoader | ShaDowLoader:
             given: dict[str, Any] = {
-                "batch_size": 11, "strategy": strategy, "memory": memory, "epochs": epochs,
-                "disk": disk, "strict_memory": True, "shuffle": True,
+                "batch_size": 11, "strategy": variant_named(strategy), "memory": memory,
+                "epochs": epochs, "disk": disk, "strict_memory": True, "shuffle": True,
             }  # fmt: skip
             if shadow:
                 return ShaDowLoader(store, 2, fanout, "train", **given)
@@ -103,14 +104,14 @@ def facts(nodes: int, edges: int, dim: int) -> GraphFacts:
 
 
 def context(strategy: str, memory_bytes: int, **changes: Any) -> tuple[Strategy, Context]:
-    made, options = strategy_named(strategy)
+    made = variant_named(strategy)
     given: dict[str, Any] = {
         "graph": facts(8_000_000, 16_000_000, 4),
         "sampling": Sampling.of([10, 10]),
         "seeds": SeedOrder(range(100_000), batch_size=1000, stream=Stream.TRAIN, seed=0),
         "epochs": 3,
         "batch": BatchSizes(60_000, 120_000, 10_000, 3 * MB),
-        "options": options,
+        "options": made.options,
         "memory_bytes": memory_bytes,
         "disk": DiskFacts(None, 10**12, writable=True),
         "engine": EngineFacts("uring", {"uring": 2, "pool": 64}, 4096),
@@ -171,8 +172,10 @@ def test_the_disk_that_a_refusal_names_is_enough(strategy: str, data: st.DataObj
     ):
 
         def make(disk: int) -> NeighborLoader:
-            return NeighborLoader(store, [4, 3], "train", batch_size=20, strategy=strategy,
-                                  memory="200MB", epochs=3, disk=disk)  # fmt: skip
+            return NeighborLoader(
+                store, [4, 3], "train", batch_size=20, strategy=variant_named(strategy),
+                memory="200MB", epochs=3, disk=disk,
+            )  # fmt: skip
 
         try:
             loader = make(disk)

@@ -1,12 +1,13 @@
-// Gather: rows from memory, and decoding.
+// Gather: rows as they are stored -> rows of batches, and decoding.
 #include <nanobind/stl/optional.h>
 
+#include <algorithm>
 #include <optional>
+#include <type_traits>
 
 #include "bindings/bindings.h"
+#include "gather/copier.h"
 #include "gather/decode.h"
-#include "gather/rows.h"
-#include "gather/slots.h"
 
 namespace outcrop::bindings {
 namespace {
@@ -22,92 +23,108 @@ void DecodeInt8(Array1<const uint8_t> rows, Floats out) {
                      FloatSpan(out));
 }
 
-// Rows of an array, gathered by threads of its own. The array is held by the Python object.
-class RowGatherer {
- public:
-  RowGatherer(ConstBytes rows, size_t row_bytes, size_t dim, gather::Encoding encoding,
-              uint32_t threads)
-      : array_(rows), pool_(threads) {
-    Require(row_bytes > 0, "rows need at least one byte each");
-    rows_ = {static_cast<const std::byte*>(rows.data()), row_bytes, dim, encoding};
-    num_rows_ = static_cast<int64_t>(rows.nbytes() / row_bytes);
-  }
+using Ids = Array1<const int64_t>;
+using Rows = Array1<const uint32_t>;
+// Rows as they are stored, [rows, row bytes].
+using Stored = nb::ndarray<uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-  void Gather(Array1<const int64_t> ids, Floats out, std::optional<Array1<const int64_t>> places) {
-    Require(out.shape(1) == rows_.dim, "out must have the dimension of the rows");
-    CheckRange(ids, num_rows_, "a row id beyond the array");
-    std::span<const int64_t> place_span;
-    if (places) {
-      place_span = Span(*places);
-      Require(place_span.size() == ids.size(), "places needs one entry per id");
-      CheckRange(*places, static_cast<int64_t>(out.shape(0)), "a place beyond out");
-    } else {
-      Require(out.shape(0) == ids.size(), "out must be [ids, dim]");
+std::span<const std::byte> ByteSpan(const ConstBytes& array) {
+  return {static_cast<const std::byte*>(array.data()), array.nbytes()};
+}
+
+// Whether all are below the bound; those below zero count as below it only where `negative`.
+template <typename T>
+bool AllBelow(std::span<const T> values, size_t bound, bool negative = false) {
+  return std::all_of(values.begin(), values.end(), [=](T value) {
+    if constexpr (std::is_signed_v<T>) {
+      if (value < 0) return negative;
     }
-    gather::GatherRows(rows_, Span(ids), place_span, pool_, FloatSpan(out));
-  }
+    return static_cast<uint64_t>(value) < bound;
+  });
+}
 
-  void Cancel() { pool_.Cancel(); }
-
- private:
-  static void CheckRange(const Array1<const int64_t>& values, int64_t limit, const char* what) {
-    for (int64_t value : Span(values)) Require(value >= 0 && value < limit, what);
-  }
-
-  ConstBytes array_;
-  gather::RowArray rows_;
-  int64_t num_rows_ = 0;
-  parallel::Pool pool_;
-};
-
-using Rows = nb::ndarray<uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-
-// The rows of a cache as they are stored, [slots, row bytes]; held by the Python object.
-class SlotRows {
+class CopierHandle {
  public:
-  SlotRows(Rows memory, size_t dim, gather::Encoding encoding, uint32_t threads)
-      : memory_(memory), pool_(threads) {
-    Require(memory.shape(1) > 0, "rows need at least one byte each");
-    cached_ = {reinterpret_cast<const std::byte*>(memory.data()), memory.shape(1), dim, encoding};
+  CopierHandle(size_t row_bytes, size_t dim, gather::Encoding encoding, uint32_t threads)
+      : core_({row_bytes, dim, encoding}, threads) {
+    Require(row_bytes > 0, "rows need at least one byte each");
   }
 
-  void Gather(Array1<const int32_t> slots, Floats out) {
-    CheckOut(slots.size(), out);
-    const auto num_slots = static_cast<int64_t>(memory_.shape(0));
-    for (int32_t slot : Span(slots)) Require(slot < num_slots, "a slot beyond the cache");
-    gather::GatherSlots(cached_, Span(slots), pool_, FloatSpan(out));
+  template <typename Slot, typename Place>
+  void PlaceRows(ConstBytes rows, Array1<const Slot> slots, Floats out,
+                 std::optional<Array1<const Place>> places) {
+    Require(AllBelow(Span(slots), rows.nbytes() / core_.format().row_bytes, true),
+            "a slot beyond the rows");
+    std::span<const Place> to;
+    if (places) {
+      to = Span(*places);
+      Require(to.size() == slots.size(), "places needs one entry per slot");
+      CheckPlaces(to, out);
+    } else {
+      Require(out.shape(0) == slots.size() && out.shape(1) == core_.format().dim,
+              "out must be [slots, dim]");
+    }
+    core_.Place(ByteSpan(rows).data(), Span(slots), to, FloatSpan(out));
   }
 
-  void DecodeMisses(Rows stored, Array1<const int32_t> slots, Floats out) {
-    CheckOut(slots.size(), out);
-    Require(stored.shape(0) == slots.size() && stored.shape(1) == cached_.row_bytes,
-            "stored must be [slots, row bytes]");
-    gather::RowArray rows = cached_;
-    rows.data = reinterpret_cast<const std::byte*>(stored.data());
-    gather::DecodeMisses(rows, Span(slots), pool_, FloatSpan(out));
+  void PlaceAt(ConstBytes data, Ids offsets, Rows places, Floats out) {
+    Require(offsets.size() == places.size(), "as many places as offsets");
+    const auto row_bytes = core_.format().row_bytes;
+    const size_t begins = data.nbytes() < row_bytes ? 0 : data.nbytes() - row_bytes + 1;
+    Require(AllBelow(Span(offsets), begins), "a row beyond the data");
+    CheckPlaces(Span(places), out);
+    core_.PlaceAt(ByteSpan(data), Span(offsets), Span(places), FloatSpan(out));
   }
 
-  void Update(Rows source, Array1<const uint32_t> positions, Array1<const uint32_t> slots) {
-    Require(source.shape(1) == cached_.row_bytes, "source must be [rows, row bytes]");
+  void Copy(Rows from, Rows to, Floats out) const {
+    Require(from.size() == to.size(), "as many rows to as from");
+    CheckPlaces(Span(from), out);
+    CheckPlaces(Span(to), out);
+    core_.Copy(Span(from), Span(to), FloatSpan(out));
+  }
+
+  void Update(Stored source, Rows positions, Stored rows, Rows slots) {
+    const auto row_bytes = core_.format().row_bytes;
+    Require(source.shape(1) == row_bytes && rows.shape(1) == row_bytes,
+            "source and rows must be [rows, row bytes]");
     Require(positions.size() == slots.size(), "positions and slots must be of one size");
-    for (uint32_t i : Span(positions)) Require(i < source.shape(0), "a position beyond source");
-    for (uint32_t slot : Span(slots)) Require(slot < memory_.shape(0), "a slot beyond the cache");
-    gather::UpdateSlots(reinterpret_cast<const std::byte*>(source.data()), cached_.row_bytes,
-                        Span(positions), Span(slots), pool_,
-                        reinterpret_cast<std::byte*>(memory_.data()));
+    Require(AllBelow(Span(positions), source.shape(0)), "a position beyond source");
+    Require(AllBelow(Span(slots), rows.shape(0)), "a slot beyond the rows");
+    core_.Update(reinterpret_cast<const std::byte*>(source.data()), Span(positions), Span(slots),
+                 reinterpret_cast<std::byte*>(rows.data()));
   }
 
-  void Cancel() { pool_.Cancel(); }
+  void Cancel() { core_.Cancel(); }
+
+  template <typename Place>
+  void CheckPlaces(std::span<const Place> places, const Floats& out) const {
+    Require(out.shape(1) == core_.format().dim, "out must be [rows, dim]");
+    Require(AllBelow(places, out.shape(0)), "a place beyond out");
+  }
+
+  gather::Copier& core() { return core_; }
 
  private:
-  void CheckOut(size_t rows, const Floats& out) const {
-    Require(out.shape(0) == rows && out.shape(1) == cached_.dim, "out must be [slots, dim]");
-  }
-
-  Rows memory_;
-  gather::RowArray cached_;
-  parallel::Pool pool_;
+  gather::Copier core_;
 };
+
+// Holds what it refers to.
+struct RowStreamHandle {
+  RowStreamHandle(CopierHandle& by, Rows rows, Floats x)
+      : places(rows), out(x), core(by.core(), Span(rows), FloatSpan(x)) {
+    by.CheckPlaces(Span(rows), x);
+  }
+  Rows places;
+  Floats out;
+  gather::RowStream core;
+};
+
+template <typename Slot, typename Place>
+void DefinePlace(nb::class_<CopierHandle>& copier) {
+  copier.def("place", &CopierHandle::PlaceRows<Slot, Place>, nb::arg("rows").noconvert(),
+             nb::arg("slots").noconvert(), nb::arg("out").noconvert(),
+             nb::arg("places").noconvert() = nb::none(), Unlocked());
+}
 
 }  // namespace
 
@@ -133,23 +150,36 @@ void BindGather(nb::module_& m) {
       .value("FLOAT16", gather::Encoding::kFloat16)
       .value("BFLOAT16", gather::Encoding::kBfloat16)
       .value("INT8", gather::Encoding::kInt8);
-  nb::class_<RowGatherer>(m, "RowGatherer")
-      .def(nb::init<ConstBytes, size_t, size_t, gather::Encoding, uint32_t>(),
-           nb::arg("rows").noconvert(), nb::kw_only(), nb::arg("row_bytes"), nb::arg("dim"),
-           nb::arg("encoding"), nb::arg("threads"))
-      .def("gather", &RowGatherer::Gather, nb::arg("ids").noconvert(), nb::arg("out").noconvert(),
-           nb::arg("places").noconvert() = nb::none(), Unlocked())
-      .def("cancel", &RowGatherer::Cancel);
-  nb::class_<SlotRows>(m, "SlotRows")
-      .def(nb::init<Rows, size_t, gather::Encoding, uint32_t>(), nb::arg("memory").noconvert(),
-           nb::kw_only(), nb::arg("dim"), nb::arg("encoding"), nb::arg("threads"))
-      .def("gather", &SlotRows::Gather, nb::arg("slots").noconvert(), nb::arg("out").noconvert(),
-           Unlocked())
-      .def("decode_misses", &SlotRows::DecodeMisses, nb::arg("stored").noconvert(),
-           nb::arg("slots").noconvert(), nb::arg("out").noconvert(), Unlocked())
-      .def("update", &SlotRows::Update, nb::arg("source").noconvert(),
-           nb::arg("positions").noconvert(), nb::arg("slots").noconvert(), Unlocked())
-      .def("cancel", &SlotRows::Cancel);
+  nb::class_<CopierHandle> copier(m, "Copier");
+  copier
+      .def(nb::init<size_t, size_t, gather::Encoding, uint32_t>(), nb::kw_only(),
+           nb::arg("row_bytes"), nb::arg("dim"), nb::arg("encoding"), nb::arg("threads"))
+      .def("place_at", &CopierHandle::PlaceAt, nb::arg("data").noconvert(),
+           nb::arg("offsets").noconvert(), nb::arg("places").noconvert(),
+           nb::arg("out").noconvert(), Unlocked())
+      .def("copy", &CopierHandle::Copy, nb::arg("from_rows").noconvert(),
+           nb::arg("to_rows").noconvert(), nb::arg("out").noconvert(), Unlocked())
+      .def("update", &CopierHandle::Update, nb::arg("source").noconvert(),
+           nb::arg("positions").noconvert(), nb::arg("rows").noconvert(),
+           nb::arg("slots").noconvert(), Unlocked())
+      .def(
+          "stream",
+          [](CopierHandle& self, Rows places, Floats out) {
+            return new RowStreamHandle(self, places, out);
+          },
+          nb::arg("places").noconvert(), nb::arg("out").noconvert(), nb::keep_alive<0, 1>(),
+          nb::rv_policy::take_ownership)
+      .def("cancel", &CopierHandle::Cancel);
+  DefinePlace<int32_t, int64_t>(copier);
+  DefinePlace<int32_t, uint32_t>(copier);
+  DefinePlace<int64_t, int64_t>(copier);
+  DefinePlace<int64_t, uint32_t>(copier);
+  DefinePlace<uint32_t, int64_t>(copier);
+  DefinePlace<uint32_t, uint32_t>(copier);
+  nb::class_<RowStreamHandle>(m, "RowStream")
+      .def(
+          "feed", [](RowStreamHandle& self, ConstBytes block) { self.core.Feed(ByteSpan(block)); },
+          nb::arg("block").noconvert(), Unlocked());
 }
 
 }  // namespace outcrop::bindings

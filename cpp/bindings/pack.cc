@@ -1,4 +1,4 @@
-// Pack: who is cached and who is packed, rows into chunks, and back into batches.
+// Pack: who is cached and who is packed, and rows into chunks.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -10,22 +10,15 @@
 
 #include "bindings/bindings.h"
 #include "cache/tiers.h"
-#include "gather/assemble.h"
 #include "pack/scatter.h"
 
 namespace outcrop::bindings {
 namespace {
 
-using Floats = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Ids = Array1<const int64_t>;
-using Rows = Array1<const uint32_t>;
 
 std::span<const std::byte> ByteSpan(const ConstBytes& array) {
   return {static_cast<const std::byte*>(array.data()), array.nbytes()};
-}
-
-bool AllBelow(std::span<const uint32_t> values, size_t bound) {
-  return std::all_of(values.begin(), values.end(), [=](uint32_t value) { return value < bound; });
 }
 
 bool AllWithin(std::span<const int64_t> values, int64_t first, int64_t end) {
@@ -94,65 +87,6 @@ using PieceTuple = std::tuple<size_t, size_t, size_t, size_t>;
 PieceTuple AsTuple(const pack::Piece& piece) {
   return {piece.chunk, piece.number, piece.slot, piece.bytes};
 }
-
-// Rows into batches, by threads of its own.
-class RowAssembler {
- public:
-  RowAssembler(size_t row_bytes, size_t dim, gather::Encoding encoding, uint32_t threads)
-      : pool_(threads) {
-    Require(row_bytes > 0, "rows need at least one byte each");
-    shape_ = {nullptr, row_bytes, dim, encoding};
-  }
-
-  void Place(ConstBytes rows, Rows sources, Rows places, Floats out) {
-    Require(sources.size() == places.size(), "as many places as sources");
-    Require(AllBelow(Span(sources), rows.nbytes() / shape_.row_bytes), "a source beyond the rows");
-    CheckOut(places, out);
-    gather::RowArray array = shape_;
-    array.data = ByteSpan(rows).data();
-    gather::PlaceRows(array, Span(sources), Span(places), pool_, {out.data(), out.size()});
-  }
-
-  void PlaceAt(ConstBytes data, Ids offsets, Rows places, Floats out) {
-    Require(offsets.size() == places.size(), "as many places as offsets");
-    const auto last = static_cast<int64_t>(data.nbytes()) - static_cast<int64_t>(shape_.row_bytes);
-    Require(AllWithin(Span(offsets), 0, last + 1), "a row beyond the data");
-    CheckOut(places, out);
-    gather::PlaceRowsAt(shape_, ByteSpan(data), Span(offsets), Span(places), pool_,
-                        {out.data(), out.size()});
-  }
-
-  void Copy(Rows from, Rows to, Floats out) const {
-    Require(from.size() == to.size(), "as many rows to as from");
-    CheckOut(from, out);
-    CheckOut(to, out);
-    gather::CopyRows(Span(from), Span(to), shape_.dim, {out.data(), out.size()});
-  }
-
-  void CheckOut(const Rows& places, const Floats& out) const {
-    Require(out.shape(1) == shape_.dim, "out must be [rows, dim]");
-    Require(AllBelow(Span(places), out.shape(0)), "a place beyond out");
-  }
-
-  const gather::RowArray& shape() const { return shape_; }
-  parallel::Pool& pool() { return pool_; }
-
- private:
-  gather::RowArray shape_;
-  parallel::Pool pool_;
-};
-
-// Holds what it refers to.
-struct RowStreamHandle {
-  RowStreamHandle(RowAssembler& by, Rows rows, Floats x)
-      : assembler(by), places(rows), out(x), core(by.shape(), Span(rows), {x.data(), x.size()}) {
-    by.CheckOut(rows, x);
-  }
-  RowAssembler& assembler;
-  Rows places;
-  Floats out;
-  gather::RowStream core;
-};
 
 void BindTiers(nb::module_& m) {
   nb::class_<Counts>(m, "AccessCounts")
@@ -234,41 +168,11 @@ void BindScatter(nb::module_& m) {
           nb::arg("chunk"), nb::arg("piece"), nb::arg("skip"));
 }
 
-void BindAssemble(nb::module_& m) {
-  nb::class_<RowAssembler>(m, "RowAssembler")
-      .def(nb::init<size_t, size_t, gather::Encoding, uint32_t>(), nb::kw_only(),
-           nb::arg("row_bytes"), nb::arg("dim"), nb::arg("encoding"), nb::arg("threads"))
-      .def("place", &RowAssembler::Place, nb::arg("rows").noconvert(),
-           nb::arg("sources").noconvert(), nb::arg("places").noconvert(),
-           nb::arg("out").noconvert(), Unlocked())
-      .def("place_at", &RowAssembler::PlaceAt, nb::arg("data").noconvert(),
-           nb::arg("offsets").noconvert(), nb::arg("places").noconvert(),
-           nb::arg("out").noconvert(), Unlocked())
-      .def("copy", &RowAssembler::Copy, nb::arg("from_rows").noconvert(),
-           nb::arg("to_rows").noconvert(), nb::arg("out").noconvert(), Unlocked())
-      .def(
-          "stream",
-          [](RowAssembler& self, Rows places, Floats out) {
-            return new RowStreamHandle(self, places, out);
-          },
-          nb::arg("places").noconvert(), nb::arg("out").noconvert(), nb::keep_alive<0, 1>(),
-          nb::rv_policy::take_ownership)
-      .def("cancel", [](RowAssembler& self) { self.pool().Cancel(); });
-  nb::class_<RowStreamHandle>(m, "RowStream")
-      .def(
-          "feed",
-          [](RowStreamHandle& self, ConstBytes block) {
-            self.core.Feed(ByteSpan(block), self.assembler.pool());
-          },
-          nb::arg("block").noconvert(), Unlocked());
-}
-
 }  // namespace
 
 void BindPack(nb::module_& m) {
   BindTiers(m);
   BindScatter(m);
-  BindAssemble(m);
 }
 
 }  // namespace outcrop::bindings

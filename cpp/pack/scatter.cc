@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "disk/align.h"
-#include "gather/rows.h"
+#include "gather/copier.h"
 
 namespace outcrop::pack {
 

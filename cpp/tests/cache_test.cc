@@ -10,7 +10,7 @@
 #include "cache/belady.h"
 #include "cache/lru.h"
 #include "cache/node_table.h"
-#include "gather/slots.h"
+#include "gather/copier.h"
 
 namespace outcrop::cache {
 namespace {
@@ -249,14 +249,12 @@ TEST_CASE("rows go from slots to their places and back") {
       expected[i * kDim + k] = cached[static_cast<size_t>(slots[i]) * kDim + k];
     }
   }
-  parallel::Pool pool(2);
+  gather::Copier copier({kRowBytes, kDim, gather::Encoding::kFloat32}, 2);
   auto* memory = reinterpret_cast<std::byte*>(cached.data());
-  const gather::RowArray rows{memory, kRowBytes, kDim, gather::Encoding::kFloat32};
-  gather::GatherSlots(rows, slots, pool, batch);
+  copier.Place(memory, std::span<const int32_t>(slots), std::span<const uint32_t>(), batch);
   CHECK(batch == expected);
   const std::vector<uint32_t> positions{4, 8, 699}, into{999, 0, 5};
-  gather::UpdateSlots(reinterpret_cast<const std::byte*>(batch.data()), kRowBytes, positions, into,
-                      pool, memory);
+  copier.Update(reinterpret_cast<const std::byte*>(batch.data()), positions, into, memory);
   CHECK(cached[999 * kDim] == batch[4 * kDim]);
   CHECK(cached[5 * kDim + 2] == batch[699 * kDim + 2]);
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cache/tiers.h"
-#include "gather/assemble.h"
+#include "gather/copier.h"
 #include "pack/pages.h"
 #include "pack/scatter.h"
 #include "pack/segment.h"
@@ -131,13 +131,12 @@ TEST_CASE("rows that come in blocks go to their places") {
   std::iota(places.begin(), places.end(), 3);
   std::shuffle(places.begin(), places.end(), std::mt19937(1));
   const Bytes stored = RandomBytes(kRows * kRowBytes + 100, 3);  // and padding
-  const gather::RowArray shape{nullptr, kRowBytes, kDim, gather::Encoding::kFloat32};
-  parallel::Pool pool(2);
+  gather::Copier copier({kRowBytes, kDim, gather::Encoding::kFloat32}, 2);
   for (const size_t block : {1, 19, 20, 21, 4096, 100000}) {
     std::vector<float> out((kRows + 3) * kDim);
-    gather::RowStream stream(shape, places, out);
+    gather::RowStream stream(copier, places, out);
     for (size_t at = 0; at < stored.size(); at += block) {
-      stream.Feed(std::span(stored).subspan(at, std::min(block, stored.size() - at)), pool);
+      stream.Feed(std::span(stored).subspan(at, std::min(block, stored.size() - at)));
     }
     CHECK(stream.done());
     for (size_t i = 0; i < kRows; ++i) {
@@ -151,12 +150,12 @@ TEST_CASE("rows of the cache go to their places, and rows are copied within a ba
   constexpr size_t kDim = 3;
   std::vector<float> cache(10 * kDim);
   std::iota(cache.begin(), cache.end(), 0.0F);
-  const gather::RowArray rows{reinterpret_cast<const std::byte*>(cache.data()),
-                              kDim * sizeof(float), kDim, gather::Encoding::kFloat32};
+  gather::Copier copier({kDim * sizeof(float), kDim, gather::Encoding::kFloat32}, 1);
   std::vector<float> out(4 * kDim, -1.0F);
-  parallel::Pool pool(1);
-  gather::PlaceRows(rows, std::vector<uint32_t>{9, 0}, std::vector<uint32_t>{0, 2}, pool, out);
-  gather::CopyRows(std::vector<uint32_t>{0}, std::vector<uint32_t>{3}, kDim, out);
+  const std::vector<uint32_t> slots{9, 0}, places{0, 2};
+  copier.Place(reinterpret_cast<const std::byte*>(cache.data()), std::span(slots),
+               std::span(places), out);
+  copier.Copy(std::vector<uint32_t>{0}, std::vector<uint32_t>{3}, out);
   CHECK(out == std::vector<float>{27, 28, 29, -1, -1, -1, 0, 1, 2, 27, 28, 29});
 }
 

@@ -19,7 +19,7 @@
 
 #include "budget/buffer.h"
 #include "budget/slabs.h"
-#include "gather/rows.h"
+#include "gather/copier.h"
 #include "parallel/pool.h"
 #include "sample/draw.h"
 #include "sample/id_table.h"
@@ -416,7 +416,7 @@ TEST_CASE("slabs: memory that the system refuses is not charged") {
   CHECK(pool->held_bytes() == 0);
 }
 
-// GatherRows
+// Copier
 
 using gather::Encoding;
 
@@ -452,7 +452,7 @@ struct Rows {
         }
       }
     }
-    array = {bytes.data(), bytes.size() / count, dim, encoding};
+    format = {bytes.size() / count, dim, encoding};
   }
 
   // One of some known numbers, as half precision has them.
@@ -478,18 +478,18 @@ struct Rows {
 
   std::vector<std::byte> bytes;
   std::vector<float> values;
-  gather::RowArray array;
+  gather::RowFormat format;
 };
 
 TEST_CASE("gather: rows of every encoding and many dimensions, in any order, again and again") {
   std::minstd_rand random(3);
   for (uint32_t threads : {1U, 4U}) {
-    parallel::Pool pool(threads);
     for (Encoding encoding :
          {Encoding::kFloat32, Encoding::kFloat16, Encoding::kBfloat16, Encoding::kInt8}) {
       for (size_t dim : {1, 7, 100, 127, 129, 768, 1025}) {
         constexpr size_t kRows = 50;
         const Rows rows(encoding, kRows, dim);
+        gather::Copier copier(rows.format, threads);
         for (size_t count : {0, 1, 8, 1000}) {
           std::vector<int64_t> ids(count);
           for (int64_t& id : ids) id = static_cast<int64_t>(random() % kRows);
@@ -497,7 +497,8 @@ TEST_CASE("gather: rows of every encoding and many dimensions, in any order, aga
           for (size_t i = 0; i < count; ++i) backwards[i] = static_cast<int64_t>(count - 1 - i);
           for (const std::vector<int64_t>& places : {std::vector<int64_t>(), backwards}) {
             std::vector<float> out(count * dim + 1, -77.0F);
-            gather::GatherRows(rows.array, ids, places, pool, {out.data(), count * dim});
+            copier.Place(rows.bytes.data(), std::span<const int64_t>(ids), std::span(places),
+                         {out.data(), count * dim});
             bool right = out.back() == -77.0F;  // nothing beyond
             for (size_t i = 0; i < count; ++i) {
               const size_t place = places.empty() ? i : count - 1 - i;

@@ -15,6 +15,7 @@ from pathlib import Path
 from outcrop.errors import BudgetError
 from outcrop.options import format_size
 from outcrop.plan.settle import Settled, Wanted, settle
+from outcrop.strategies import strategy_named
 
 AUTO = "auto"
 # The share of the drive's free space to use where disk= says nothing: others live there, too.
@@ -33,7 +34,7 @@ class Choice:
 
     @property
     def strategy(self) -> str:
-        return self.settled.strategy
+        return str(self.settled.strategy)
 
     def sentence(self, written_bytes: int) -> str:
         """For people. `written_bytes`: what preparing it wrote."""
@@ -60,7 +61,7 @@ def choose(wanted: Wanted, failed: Mapping[str, str] | None = None) -> Choice:
             passed[strategy] = failed[strategy]
             continue
         try:
-            settled = settle(wanted, strategy)
+            settled = settle(wanted, strategy_named(strategy))
         except BudgetError as error:
             passed[strategy] = str(error).rpartition("; ")[2]  # the least that would do
             refusal = error

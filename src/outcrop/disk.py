@@ -8,7 +8,8 @@ once; no call holds the GIL while it waits.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from types import TracebackType
 from typing import Any
@@ -31,6 +32,12 @@ _URING_WORKERS = 2
 _POOL_WORKERS = 64
 _URING_BOUNCE_BYTES = 1 << 20
 _POOL_BOUNCE_BYTES = 128 << 10
+# The same: 8 MiB in flight fill the drive; a larger memory to read into is slower, since it leaves
+# the CPU's cache.
+READ_BLOCK_BYTES = 2 << 20
+_BLOCKS_AHEAD = 3
+PAGE_BYTES = 4096
+"""What direct reads are aligned to, wherever they go."""
 
 
 @dataclass(frozen=True)
@@ -348,6 +355,42 @@ class File:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def reading_bytes(size: int, block_bytes: int = READ_BLOCK_BYTES) -> int:
+    """What read_blocks keeps for so many bytes."""
+    return min(1 + _BLOCKS_AHEAD, -(-size // block_bytes)) * min(block_bytes, size)
+
+
+def read_blocks(
+    file: File, start: int, end: int, block_bytes: int = READ_BLOCK_BYTES
+) -> Iterator[NDArray[np.uint8]]:
+    """Bytes [start, end) in blocks, the following ones being read while one is used.
+
+    A block is overwritten once the next one is asked for.
+    """
+    offsets = range(start, end, block_bytes)
+    count = min(1 + _BLOCKS_AHEAD, len(offsets))
+    buffers = [aligned_empty(min(block_bytes, end - start)) for _ in range(count)]
+    pending: deque[tuple[Pending, NDArray[np.uint8]]] = deque()
+    for index, offset in enumerate(offsets):
+        block = buffers[index % count][: min(block_bytes, end - offset)]
+        pending.append((file.start_read_extents([offset], [len(block)], block), block))
+        if len(pending) == count:
+            yield _wait_first(pending)
+    while pending:
+        yield _wait_first(pending)
+
+
+def _wait_first(pending: deque[tuple[Pending, NDArray[np.uint8]]]) -> NDArray[np.uint8]:
+    transfer, block = pending.popleft()
+    transfer.wait()
+    return block
+
+
+def round_up(count: Any, unit: int = PAGE_BYTES) -> Any:
+    """To whole pages, or other units; numbers and arrays of them alike."""
+    return -(-count // unit) * unit
 
 
 def _bounce_bytes(engine: str, unit_bytes: int) -> int:

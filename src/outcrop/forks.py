@@ -12,38 +12,32 @@ from weakref import WeakSet
 from outcrop import _core
 from outcrop.errors import ForkedError
 
-_owned: WeakSet[object] = WeakSet()
+kept_from_children: WeakSet[object] = WeakSet()
+"""A forked child never frees its copies of these: that would wait for threads, or remove files."""
 
 
-class Origin:
-    """The process that made a thing."""
+class _Process:
+    """This one; a forked child is another."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._process = os.getpid()
-
-    @property
-    def here(self) -> bool:
-        return os.getpid() == self._process
-
-    def check(self) -> None:
-        """ForkedError in a forked child."""
-        if not self.here:
-            raise ForkedError(
-                f"this {self._what} belongs to process {self._process}, and threads do not cross a "
-                f"fork: make one in this process ({os.getpid()}), or start workers by spawn"
-            )
+    id = os.getpid()
 
 
-def keep_from_children(thing: object) -> None:
-    """A forked child never frees its copy: that would wait for threads, or remove files."""
-    _owned.add(thing)
+PROCESS = _Process()
+
+
+def forked(what: str, process: int) -> ForkedError:
+    """What a forked child is told of a thing that another process made."""
+    return ForkedError(
+        f"this {what} belongs to process {process}, and threads do not cross a fork: make one in "
+        f"this process ({PROCESS.id}), or start workers by spawn"
+    )
 
 
 def _leave_to_parent() -> None:
-    for thing in list(_owned):
+    PROCESS.id = os.getpid()
+    for thing in list(kept_from_children):
         _core.never_free(thing)
-    _owned.clear()
+    kept_from_children.clear()
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from outcrop.cache.neighbor_layout import check_lists, list_sizes
 from outcrop.disk import Disk
-from outcrop.pack.chunks import check_pack, pack_sizes
+from outcrop.pack.reader import check_pack, pack_sizes
 from outcrop.progress import Progress
 from outcrop.sample.trace import check_trace, trace_sizes
 

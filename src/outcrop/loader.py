@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 import torch.utils.data
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Batch as PygBatch
+from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader as PygNeighborLoader
 from torch_geometric.sampler import NodeSamplerInput
 
-from outcrop.batch import Prepared
+from outcrop.batch import Batch
 from outcrop.errors import OptionError
-from outcrop.feed import Feed, seed_nodes
 from outcrop.loader_arguments import as_device, as_store, sort_out, whole_number
 from outcrop.metrics import LoaderRecord
+from outcrop.plan.plan import Strategy
 from outcrop.progress import SILENT, Progress
+from outcrop.run.runner import Runner
 from outcrop.sample.sampler import Sampling
-from outcrop.sample.seeds import SeedOrder, Stream
+from outcrop.sample.seeds import SeedOrder, Stream, seed_nodes
 from outcrop.schedule import Schedule
 from outcrop.store.store import GraphStore
 
@@ -38,7 +40,7 @@ class LoaderOptions:
 
     input_nodes: Any = None
     batch_size: int = 1
-    strategy: str = "auto"
+    strategy: str | Strategy = "auto"
     memory: str | int = "8GB"
     disk: str | int | None = None
     epochs: int | None = None
@@ -59,7 +61,7 @@ class LoaderOptions:
         for name in ("batch_size", "seed", "epochs"):
             if name != "epochs" or self.epochs is not None:
                 object.__setattr__(self, name, whole_number(name, getattr(self, name)))
-        if not isinstance(self.strategy, str):
+        if not isinstance(self.strategy, str | Strategy):
             raise OptionError(f"strategy must be a name such as 'auto' (got {self.strategy!r})")
         if self.transform is not None and not callable(self.transform):
             raise OptionError(f"transform must be a function (got {self.transform!r})")
@@ -77,9 +79,9 @@ class LoaderOptions:
 
 
 class _FedLoader(torch.utils.data.DataLoader[Any]):
-    """What both loaders share: a schedule on a feed, and tensors over its memory."""
+    """What both loaders share: a schedule of a runner, and tensors over its memory."""
 
-    feed: Feed
+    runner: Runner
     schedule: Schedule
     transform: Transform | None
     device: torch.device
@@ -95,7 +97,7 @@ class _FedLoader(torch.utils.data.DataLoader[Any]):
         _refuse_ranks()
         self.store = as_store(data)
         seeds = options.seeds(self.store)
-        self.feed = Feed(
+        self.runner = Runner(
             self.store,
             sampling,
             seeds,
@@ -110,14 +112,14 @@ class _FedLoader(torch.utils.data.DataLoader[Any]):
             check=options.check,
             lent_bytes=options.lent_bytes,
         )
-        if self.feed.rows.in_slots and options.device.type != "cpu":
-            self.feed.close()
+        if self.runner.rows.held == "slots" and options.device.type != "cpu":
+            self.runner.close()
             raise OptionError(f"x=slots is for the CPU (got device={str(options.device)!r})")
         self._attach(options, seeds)
 
     def _attach(self, options: LoaderOptions, seeds: SeedOrder) -> None:
         self.options = options
-        self.schedule = Schedule(self.feed, seeds)
+        self.schedule = Schedule(self.runner, seeds)
         self.transform = options.transform
         self.device = options.device
         torch.utils.data.DataLoader.__init__(
@@ -134,7 +136,7 @@ class _FedLoader(torch.utils.data.DataLoader[Any]):
 
         `changes`: batch_size, shuffle, drop_last, stream, transform. Use one of them at a time.
         """
-        self.feed.check_open()
+        self.runner.check_open()
         own = {field.name for field in fields(LoaderOptions)}
         known = {name: value for name, value in changes.items() if name in own}
         if "device" in known:
@@ -159,22 +161,22 @@ class _FedLoader(torch.utils.data.DataLoader[Any]):
                 raise OptionError(f"{name} is shared with the sibling; make another loader")
         sort_out(type(self).__name__, rest, stacklevel=2)
         other = type(self).__new__(type(self))
-        other.__dict__.update(store=self.store, feed=self.feed)
+        other.__dict__.update(store=self.store, runner=self.runner)
         seeds = options.seeds(self.store)
-        self.feed.foresee(seeds)
+        self.runner.foresee(seeds)
         other._attach(options, seeds)
         return other
 
-    def _convert(self, batch: Prepared) -> Data:
+    def _convert(self, batch: Batch) -> Data:
         raise NotImplementedError
 
-    def _finish(self, batch: Prepared) -> Any:
+    def _finish(self, batch: Batch) -> Any:
         data = self._convert(batch)
         if self.device.type != "cpu":
             data = data.to(self.device, non_blocking=True)
         return data if self.transform is None else self.transform(data)
 
-    def _finished(self, batches: Iterator[Prepared]) -> Iterator[Any]:
+    def _finished(self, batches: Iterator[Batch]) -> Iterator[Any]:
         try:
             for batch in batches:
                 data = self._finish(batch)
@@ -210,7 +212,7 @@ class _FedLoader(torch.utils.data.DataLoader[Any]):
     @property
     def record(self) -> LoaderRecord:
         """What was counted so far; siblings share it."""
-        return self.feed.record
+        return self.runner.record
 
     def state_dict(self) -> dict[str, Any]:
         """The position: save it between batches, and a loader made alike resumes there."""
@@ -221,7 +223,7 @@ class _FedLoader(torch.utils.data.DataLoader[Any]):
 
     def close(self) -> None:
         """Gives the strategy's memory back; siblings end with it."""
-        self.feed.close()
+        self.runner.close()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.store}, strategy={self.record.strategy!r})"
@@ -237,7 +239,7 @@ class NeighborLoader(_FedLoader, PygNeighborLoader):  # type: ignore[misc]
         input_nodes: Any = None,
         *,
         batch_size: int = 1,
-        strategy: str = "auto",
+        strategy: str | Strategy = "auto",
         memory: str | int = "8GB",
         disk: str | int | None = None,
         epochs: int | None = None,
@@ -260,7 +262,8 @@ class NeighborLoader(_FedLoader, PygNeighborLoader):  # type: ignore[misc]
 
         input_nodes: "train", "val", "test", "all", node ids or a mask; None is "all".
         strategy: who decides what is read and kept; auto: `memory` where everything fits, else the
-            one that should be fastest (docs/training.md). Batches do not depend on it.
+            one that should be fastest (docs/training.md). Batches do not depend on it. By its name
+            and options, as in "ginex:mode=split"; or one's own (docs/adding_a_strategy.md).
         memory: what everything together may use, beside Python, torch and the model.
         disk: what the strategy may write beside the store; None: what it needs.
         epochs: how many there will be, for strategies that prepare them all; None: not known.
@@ -273,7 +276,7 @@ class NeighborLoader(_FedLoader, PygNeighborLoader):  # type: ignore[misc]
         4000}], so that there is memory for such batches, too.
         check: whether whatever is read is compared with its checksums first; from then on, for all
         loaders of this store. docs/training.md has what it costs.
-        lent_bytes: what `loader.feed.lend()` must be able to lend to other work between epochs.
+        lent_bytes: what `loader.runner.lend()` must be able to lend to other work between epochs.
         edge_ids: whether batches have e_id: your own edges, where the store keeps them (which are
         read, unless strategy="memory"), else places in its topology.
 
@@ -314,7 +317,7 @@ class NeighborLoader(_FedLoader, PygNeighborLoader):  # type: ignore[misc]
 
     @property
     def node_sampler(self) -> _SamplerFacts:
-        return _SamplerFacts(list(self.feed.sampling.num_neighbors))
+        return _SamplerFacts(list(self.runner.sampling.num_neighbors))
 
     @property
     def input_nodes(self) -> Any:
@@ -327,7 +330,7 @@ class NeighborLoader(_FedLoader, PygNeighborLoader):  # type: ignore[misc]
         nodes = torch.from_numpy(seeds.seeds(np.arange(len(seeds.nodes))))
         return NodeSamplerInput(input_id=None, node=nodes)
 
-    def _convert(self, batch: Prepared) -> Data:
+    def _convert(self, batch: Batch) -> Data:
         data = _data(batch, Data())
         data.batch = None
         # Samples of others may come without.
@@ -353,7 +356,7 @@ class ShaDowLoader(_FedLoader):
         input_nodes: Any = None,
         *,
         batch_size: int = 1,
-        strategy: str = "auto",
+        strategy: str | Strategy = "auto",
         memory: str | int = "8GB",
         disk: str | int | None = None,
         epochs: int | None = None,
@@ -401,8 +404,8 @@ class ShaDowLoader(_FedLoader):
         )
         self._open(data, sampling, options, rest)
 
-    def _convert(self, batch: Prepared) -> Data:
-        data = _data(batch, Batch())
+    def _convert(self, batch: Batch) -> Data:
+        data = _data(batch, PygBatch())
         data.ptr = torch.tensor(batch.roots)
         data.root_n_id = data.ptr[:-1]
         data.input_id = torch.from_numpy(batch.task.input_ids)
@@ -414,18 +417,12 @@ class ShaDowLoader(_FedLoader):
         return data
 
 
-def _data(batch: Prepared, data: Data) -> Data:
+def _data(batch: Batch, data: Data) -> Data:
     """What both kinds of batches have. Tensors share the batch's memory and keep it charged."""
     data.edge_index = torch.from_numpy(batch.edge_index)
     data.num_nodes = len(batch.n_id)
-    if batch.assemble is not None:
-        data.x = batch.assemble()
-        batch.assemble = batch.stored = None  # their memory goes back now
-    elif batch.x is not None:
-        data.x = torch.from_numpy(batch.x)
-    if batch.x_buffer is not None and batch.x_index is not None:
-        data.x_buffer = torch.from_numpy(batch.x_buffer)
-        data.x_index = torch.from_numpy(batch.x_index)
+    for name, tensor in ({} if batch.rows is None else batch.rows.tensors()).items():
+        data[name] = tensor
     if batch.y is not None:
         data.y = torch.from_numpy(batch.y)
     data.n_id = torch.from_numpy(batch.n_id)

@@ -9,6 +9,10 @@ from time import perf_counter
 
 from outcrop.pipeline import Event, Pipeline, StageTimes
 
+WINDOW = "window"
+"""Turns to the next window: what it waits for has stages of its own."""
+SAMPLE, GRAPH_LOAD, GATHER, TRANSFER = "sample", "graph load", "gather", "transfer"
+"""Names of the runner's stages, as records have them."""
 _MOST_EVENTS = 10_000
 
 
@@ -51,15 +55,15 @@ class Meter:
                 if within is not None:
                     self._within[within] = self._within.get(within, 0.0) + end - start
 
-    def serve(self, rows: int, **hits: int) -> None:
-        """So many rows of a batch are there; of them, so many were in caches, by tier.
-
-        Whoever fills a batch tells it of each row once.
-        """
+    def hit(self, tier: str, rows: int) -> None:
+        """So many rows of a batch were there. Tiers and bottom together serve each row once."""
         with self._lock:
-            for tier, count in hits.items():
-                self._hits[tier] = self._hits.get(tier, 0) + count
-            self._fetched += rows - sum(hits.values())
+            self._hits[tier] = self._hits.get(tier, 0) + rows
+
+    def fetch(self, rows: int) -> None:
+        """So many were in no cache."""
+        with self._lock:
+            self._fetched += rows
 
     def read(self, tier: str, size: int) -> None:
         """So much was read for rows, of a tier on disk."""

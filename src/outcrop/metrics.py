@@ -12,12 +12,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from outcrop.batch import Prepared
 from outcrop.disk import DiskCounters
 from outcrop.errors import StoreError
-from outcrop.meter import Meter
-from outcrop.run.stages import WINDOW
+from outcrop.meter import WINDOW, Meter
 from outcrop.store.locks import replace_synced
+from outcrop.store.store import GraphStore
 
 RECORD_FORMAT = "outcrop-record"
 RECORD_VERSION = 1
@@ -68,12 +67,13 @@ class EpochRecord:
     """By the papers' names: sample, inspect, switch, graph load, gather, copy, cache update,
     transfer, compute."""
 
-    def count(self, batch: Prepared) -> None:
+    def count(self, seeds: int, edges: int, rows: int, row_bytes: int) -> None:
+        """One batch more."""
         self.batches += 1
-        self.seeds += len(batch.task.seeds)
-        self.sampled_edges += batch.edge_index.shape[1]
-        self.rows += len(batch.n_id)
-        self.row_bytes += batch.row_bytes
+        self.seeds += seeds
+        self.sampled_edges += edges
+        self.rows += rows
+        self.row_bytes += row_bytes
 
     def finish(self, seconds: float, meter: Meter, before: DriveUse, after: DriveUse) -> None:
         self.seconds = seconds
@@ -108,8 +108,8 @@ class DriveUse:
     drive_bytes: int
 
     @classmethod
-    def now(cls, counters: DiskCounters) -> DriveUse:
-        return cls(counters, drive_read_bytes())
+    def now(cls, store: GraphStore) -> DriveUse:
+        return cls(store.counters, drive_read_bytes())
 
 
 @dataclass

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from weakref import WeakSet
 
 from outcrop.errors import CancelledError, OptionError
-from outcrop.forks import Origin
+from outcrop.forks import PROCESS, forked
 
 _MAX_EVENTS = 10_000
 # A signal that arrives just before the main thread blocks is handled when it wakes up.
@@ -149,7 +149,7 @@ class Pipeline:
         self._places = [self._feeder, *(place for _, place in self._stages), self._consumer]
         self._depth = depth
         self._cancel = cancel
-        self._origin = Origin("iterator")
+        self._process = PROCESS.id
         # Guarded by _lock
         self._source: Iterable[Any] = source
         self._iterated = False
@@ -208,7 +208,8 @@ class Pipeline:
     # On the consumer's thread
 
     def __iter__(self) -> Generator[Any, None, None]:
-        self._origin.check()
+        if PROCESS.id != self._process:
+            raise forked("iterator", self._process)
         with self._lock:
             if self._iterated:
                 raise RuntimeError("a pipeline can be iterated once: make another")
@@ -242,7 +243,8 @@ class Pipeline:
 
     def _receive(self) -> list[Any]:
         """The next result, in a list of one; an empty list at the end."""
-        self._origin.check()  # first: who had the lock may be gone
+        if PROCESS.id != self._process:  # first: who had the lock may be gone
+            raise forked("iterator", self._process)
         with self._lock:
             self._await_result()
             if self._closed:
@@ -280,7 +282,7 @@ class Pipeline:
 
         On one of these threads it does not wait for them.
         """
-        if not self._origin.here:
+        if PROCESS.id != self._process:
             return
         with self._lock:
             self._closed = True

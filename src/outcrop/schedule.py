@@ -1,4 +1,4 @@
-"""Schedule: the epochs of some seeds over a feed, and where a loop over them stands."""
+"""Schedule: the epochs of some seeds over a runner, and where a loop over them stands."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from outcrop.batch import Prepared
+from outcrop.batch import Batch
 from outcrop.errors import OptionError
-from outcrop.feed import Feed
+from outcrop.run.runner import Runner
 from outcrop.sample.edge_ids import keeps_edge_ids
 from outcrop.sample.identity import SamplingIdentity
 from outcrop.sample.seeds import EpochTasks, Ids, SeedOrder, Stream, Task
 
 
 class Schedule:
-    """The epochs of some seeds, from a feed, with a position that can be saved. Not thread-safe."""
+    """The epochs of some seeds, of a runner, with a position that can be saved. Not thread-safe."""
 
-    def __init__(self, feed: Feed, seeds: SeedOrder) -> None:
-        self.feed = feed
+    def __init__(self, runner: Runner, seeds: SeedOrder) -> None:
+        self.runner = runner
         self.seeds = seeds
         self._epoch, self._batch, self._calls = 0, 0, 0
         self._ahead: set[int] = set()
@@ -27,7 +27,7 @@ class Schedule:
 
     def epoch(
         self, epoch: int, first_batch: int = 0, last_batch: int | None = None
-    ) -> Iterator[Prepared]:
+    ) -> Iterator[Batch]:
         """Batches [first, last) of one epoch; the position follows them."""
         last_batch = len(self.seeds) if last_batch is None else last_batch
         if epoch < 0 or not 0 <= first_batch <= last_batch <= len(self.seeds):
@@ -35,14 +35,14 @@ class Schedule:
         self._first_look = False
         return self._batches(epoch, range(first_batch, last_batch), set())
 
-    def _batches(self, epoch: int, numbers: range, ahead: set[int]) -> Iterator[Prepared]:
+    def _batches(self, epoch: int, numbers: range, ahead: set[int]) -> Iterator[Batch]:
         """The batches of these numbers, but for those that were delivered ahead of others."""
         self._epoch, self._batch, self._ahead = epoch, numbers.start, ahead
         self._loaded = False
         before = frozenset(ahead)
         tasks = EpochTasks(self.seeds, epoch, [n for n in numbers if n not in before])
         whole = not before and numbers.stop == len(self.seeds)
-        batches = self.feed.batches(tasks, self.seeds.stream, epoch, whole=whole)
+        batches = self.runner.run(tasks, self.seeds.stream, epoch, whole=whole)
         try:
             for batch in batches:
                 self._delivered(batch.task.batch)
@@ -59,7 +59,7 @@ class Schedule:
             self._ahead.remove(self._batch)
             self._batch += 1
 
-    def next_epoch(self) -> Iterator[Prepared]:
+    def next_epoch(self) -> Iterator[Batch]:
         """What is left of an epoch whose position was loaded; else the epoch after the last one.
 
         A first look is free: where only one batch of the first epoch was taken, it begins anew.
@@ -71,11 +71,11 @@ class Schedule:
         self._first_look = not (self._epoch or self._batch or self._ahead)
         return self._batches(self._epoch, range(self._batch, len(self.seeds)), self._ahead)
 
-    def one(self, input_ids: Ids) -> Prepared:
+    def one(self, input_ids: Ids) -> Batch:
         """A batch around given input positions. Calls are numbered, so each draws afresh."""
         task = Task(Stream.DIRECT, 0, self._calls, input_ids, self.seeds.seeds(input_ids))
         self._calls += 1
-        (batch,) = self.feed.batches([task], Stream.DIRECT, 0)
+        (batch,) = self.runner.run([task], Stream.DIRECT, 0)
         return batch
 
     def state_dict(self) -> dict[str, Any]:
@@ -122,13 +122,13 @@ class Schedule:
     @cached_property
     def _identity(self) -> SamplingIdentity:
         """Everything that batches are a function of."""
-        feed = self.feed
+        runner = self.runner
         return SamplingIdentity.of(
-            feed.sampling,
+            runner.sampling,
             self.seeds,
-            feed.store.content,
-            feed.alterations,
-            keeps_edge_ids=keeps_edge_ids(feed.store.facts, feed.sampling),
+            runner.store.content,
+            runner.alterations,
+            keeps_edge_ids=keeps_edge_ids(runner.store.facts, runner.sampling),
         )
 
 

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from outcrop.ahead.window import FIRST_BATCHES
-from outcrop.cache.policy import Policy
+from outcrop.bench.variants import variant_named
 from outcrop.errors import WriteError
 from outcrop.loader import NeighborLoader
 from outcrop.options import DiskOptions, Faults, parse_size
+from outcrop.rows.policy import Policy
 from outcrop.sample.sampler import Sampler
 from outcrop.sample.seeds import Stream
 from outcrop.store.store import GraphStore
@@ -56,7 +57,7 @@ def make(store: GraphStore, strategy: str, memory: Any = None, **more: Any) -> N
     }  # fmt: skip
 
     def of(memory: Any) -> NeighborLoader:
-        return NeighborLoader(store, strategy=strategy, memory=memory, **given)
+        return NeighborLoader(store, strategy=variant_named(strategy), memory=memory, **given)
 
     return of(parse_size(smallest_memory(of)) + 60_000 if memory is None else memory)
 

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,18 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from outcrop import strategies
-from outcrop.batch import Prepared
+from outcrop.batch import RowRequest
 from outcrop.bench import compare, worker
 from outcrop.bench.compare import BenchOptions, _Runs, check_digests, plan_memory, run_bench
 from outcrop.bench.drive import DriveRates, measure_drive
 from outcrop.bench.worker import Job, run_job
 from outcrop.cli import app
 from outcrop.errors import OptionError, OutcropError
-from outcrop.meter import Meter
 from outcrop.metrics import read_record
 from outcrop.monitor import Monitor, Peak
 from outcrop.plan.plan import Plan, Strategy
 from outcrop.rows.array import ArrayRows
-from outcrop.rows.source import Resources, RowSource, RowWorker
+from outcrop.rows.source import Resources, RowFill, RowSource, RowWorker
 from outcrop.sample.topology import Resident
 from outcrop.store.store import GraphStore
 from tests.stores import make_random_store
@@ -49,26 +49,26 @@ def job(path: Path, strategy: str = "memory", **changes: Any) -> Job:
 
 @dataclass(frozen=True)
 class OneBitOff(ArrayRows):
-    """Alters the lowest bit of one value of one batch."""
+    """Alters the lowest bit of one value of the third batch of every run."""
 
     def open(self, on: Resources) -> RowSource:
         source = super().open(on)
-        worker = source.worker
+        make = source.worker
 
-        def altered(meter: Meter) -> RowWorker:
-            inner = worker(meter)
+        def worker(*given: Any) -> RowWorker:
+            made, requests = make(*given), count()
+            start = made.start
 
-            class Worker:
-                cancel = inner.cancel
+            def altered(request: RowRequest) -> RowFill:
+                fill = start(request)
+                if next(requests) == 2:
+                    request.x.view("uint8")[-1, 0] ^= 1
+                return fill
 
-                def gather(self, batch: Prepared, record: Any) -> None:
-                    inner.gather(batch, record)
-                    if batch.task.batch == 2 and batch.x is not None:
-                        batch.x.view("uint8")[-1, 0] ^= 1
+            made.start = altered  # type: ignore[method-assign]
+            return made
 
-            return Worker()
-
-        source.worker = altered  # type: ignore[method-assign]
+        source.worker = worker  # type: ignore[method-assign,assignment]
         return source
 
 

@@ -15,21 +15,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outcrop.cache.policy import (
+from outcrop.disk import Disk
+from outcrop.errors import CancelledError, CorruptError
+from outcrop.rows.policy import (
     Belady,
     Changes,
     Lru,
     Plan,
     Policy,
     Static,
-    choosing_bytes,
-    most_out_edges,
 )
-from outcrop.disk import Disk
-from outcrop.errors import CancelledError, CorruptError
 from outcrop.sample.sampler import Subgraph
 from outcrop.sample.seeds import Stream, Task
 from outcrop.sample.trace import TraceReader, TraceWriter
+from outcrop.store.degrees import choosing_bytes, most_out_edges
 from tests.cache.folders import fresh_folder
 
 NODES = 8

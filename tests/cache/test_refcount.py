@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.cache.refcount import FeatureBuffer
 from outcrop.errors import CancelledError
+from outcrop.rows.buffer import FeatureBuffer
 
 Ids = NDArray[np.int64]
 

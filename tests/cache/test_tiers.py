@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outcrop import _core
-from outcrop.cache.tiers import hottest_nodes, split_batches
 from outcrop.disk import Disk
+from outcrop.pack.tiers import hottest_nodes, split_batches
 from outcrop.sample.trace import Trace
 from tests.pack.traces import write_trace
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outcrop.bench.variants import variant_named
 from outcrop.loader import NeighborLoader, ShaDowLoader
 from outcrop.options import DiskOptions, parse_size
 from outcrop.store.format import ENCODINGS
@@ -40,6 +41,7 @@ VARIANTS = [
 
 def loader_of(store: GraphStore, **options: Any) -> NeighborLoader | ShaDowLoader:
     kind = options.pop("kind", "neighbor")
+    options["strategy"] = variant_named(options["strategy"])
     if kind == "shadow":
         fanouts = options.pop("num_neighbors")
         return ShaDowLoader(store, len(fanouts), fanouts[0], **options)

@@ -20,6 +20,7 @@ from torch_geometric.data import Data
 
 import outcrop
 from outcrop.bench.digest import digest_batches
+from outcrop.bench.variants import variant_named
 from outcrop.errors import BudgetError
 
 # One thread with pread, on any machine: sizes do not depend on io_uring, nor requests on which of
@@ -250,7 +251,7 @@ def make_loader(store: Any, case: Case, memory: int | str) -> Any:
         "batch_size": GRAPHS[case.graph].batch_size,
         "shuffle": True,
         "seed": 7,
-        "strategy": case.strategy,
+        "strategy": "auto" if case.strategy == "auto" else variant_named(case.strategy),
         "memory": memory,
         "disk": case.disk,
         "epochs": case.epochs,

@@ -15,19 +15,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import outcrop.pack.batched as batched
+from individual import pack_individually
 from outcrop.disk import Disk
 from outcrop.errors import CorruptError, ReadError, StoreError, WriteError
 from outcrop.options import DiskOptions, Faults
 from outcrop.pack.batched import PackMemory, pack_batched
-from outcrop.pack.chunks import Pack, write_pack
-from outcrop.pack.individual import pack_individually
-from outcrop.pack.pieces import PIECE_BYTES, SPARE_SLOTS, PieceWriter
-from outcrop.pack.plan import CHUNKS, IDS, TABLES, PackPlan, load_plan, make_plan
+from outcrop.pack.pieces import SPARE_SLOTS, PieceWriter
+from outcrop.pack.plan import IDS, PackPlan, load_plan, make_plan
+from outcrop.pack.reader import CHUNKS, PIECE_BYTES, TABLES, Pack
+from outcrop.pack.writer import write_pack
 from outcrop.sample.trace import Trace
 from outcrop.store.format import seal, unseal
 from outcrop.store.store import GraphStore
 from tests.conftest import SOAK
-from tests.pack.traces import write_trace
+from tests.pack.traces import cached_rows, write_trace
 from tests.stores import make_random_store
 
 NODES = 3000
@@ -80,7 +81,7 @@ def check(store: GraphStore, folder: Path, batches: list[Any]) -> None:
     with Pack(store.disk, folder) as pack:
         raw = np.ascontiguousarray(store.array("features")).reshape(NODES, -1)
         stored = raw.view(np.uint8).reshape(NODES, -1)
-        cache = pack.load_cache().reshape(-1, pack.row_bytes)
+        cache = cached_rows(pack)
         assert np.array_equal(cache, stored[pack.cached])
         assert len(pack) == len(batches)
         for t, nodes in enumerate(batches):
@@ -145,7 +146,7 @@ def test_without_packing_only_the_cache_has_a_chunk(root: Path, tmp_path: Path) 
         write_pack(store.disk, tmp_path / "pack", plan, fill_batched(store))
         assert (tmp_path / "pack" / CHUNKS).stat().st_size == 4096
         with Pack(store.disk, tmp_path / "pack") as pack:
-            assert len(pack.load_cache()) == 100 * 28
+            assert cached_rows(pack).size == 100 * 28
 
 
 @pytest.mark.parametrize("num_rows", [1, 3000, 10**8])

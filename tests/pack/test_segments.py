@@ -17,32 +17,29 @@ from hypothesis import strategies as st
 import outcrop.pack.batched as batched
 import outcrop.pack.segments.order as order_module
 import outcrop.pack.segments.search as search_module
+from brute_force import brute_force, candidates
 from outcrop import _core
 from outcrop.disk import Disk, File
 from outcrop.errors import BudgetError, CorruptError
 from outcrop.options import parse_size
 from outcrop.pack.batched import PackMemory, pack_batched
-from outcrop.pack.chunks import Pack, write_pack
-from outcrop.pack.pieces import PIECE_BYTES
-from outcrop.pack.plan import CHUNKS, PackPlan, load_plan, make_plan
-from outcrop.pack.predict import predict
+from outcrop.pack.plan import PackPlan, load_plan, make_plan
+from outcrop.pack.reader import CHUNKS, PIECE_BYTES, Pack, PageRuns, count_pages
 from outcrop.pack.segments.layout import Segments
-from outcrop.pack.segments.pages import PageRuns, count_pages
 from outcrop.pack.segments.plan import make_segmented
 from outcrop.pack.segments.search import (
     Order,
     OrderName,
     PackedLists,
-    brute_force,
-    candidates,
     measure,
     search,
     segment_pages,
 )
+from outcrop.pack.writer import predict, write_pack
 from outcrop.sample.trace import Trace
 from outcrop.store.store import GraphStore
 from tests.conftest import SOAK
-from tests.pack.traces import write_trace
+from tests.pack.traces import cached_rows, write_trace
 from tests.stores import make_random_store
 
 NODES = 1000
@@ -249,7 +246,7 @@ class Case:
         raw = np.ascontiguousarray(store.array("features")).reshape(NODES, -1)
         stored = raw.view(np.uint8).reshape(NODES, -1)
         with Pack(store.disk, self.folder / "pack") as pack:
-            cache = pack.load_cache().reshape(-1, pack.row_bytes)
+            cache = cached_rows(pack)
             read = 0
             for t, nodes in enumerate(self.batches):
                 table = pack.table(t)

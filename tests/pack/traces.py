@@ -1,4 +1,4 @@
-"""Traces of given nodes."""
+"""Traces of given nodes, and what packs of them hold."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from outcrop.disk import Disk
+from outcrop.pack.reader import Pack
 from outcrop.sample.sampler import Subgraph
 from outcrop.sample.seeds import Stream, Task
 from outcrop.sample.trace import TraceWriter
@@ -23,3 +25,9 @@ def write_trace(disk: Disk, folder: Path, batches: Sequence[Any], num_nodes: int
             subgraph = Subgraph(ids, none, none, np.empty(0, np.int64), [len(ids)], [], [])
             writer.append(Task(Stream.TRAIN, 0, t, ids[:0], ids[:0]), subgraph)
         writer.finish()
+
+
+def cached_rows(pack: Pack) -> NDArray[np.uint8]:
+    """The rows of `pack.cached`, as they are stored."""
+    blocks = [kept.copy() for kept, _ in pack.cache_blocks()]
+    return np.concatenate([np.empty((0, pack.row_bytes), np.uint8), *blocks])

@@ -14,13 +14,12 @@ import pytest
 from typer.testing import CliRunner
 
 from outcrop.cli import app
-from outcrop.feed import seed_nodes
 from outcrop.ingest.synthetic import SynthOptions, synthesise
 from outcrop.profile import profile_store
 from outcrop.profile.measure import ProfileOptions, sample_trace
 from outcrop.profile.pictures import pictures
 from outcrop.sample.sampler import Sampler, Sampling
-from outcrop.sample.seeds import SeedOrder
+from outcrop.sample.seeds import SeedOrder, seed_nodes
 from outcrop.sample.topology import mapped_topology
 from outcrop.store.store import GraphStore
 from tests.graphs import random_graph, save_npz

@@ -23,8 +23,7 @@ from outcrop.ingest.npz import npz_source
 from outcrop.ingest.source import IngestOptions
 from outcrop.loader import NeighborLoader, ShaDowLoader
 from outcrop.options import DiskOptions, Faults, parse_size
-from outcrop.sample.edge_ids import StoredEdgeIds
-from outcrop.sample.sampler import Sampler, Sampling
+from outcrop.sample.sampler import Sampler, Sampling, StoredEdgeIds
 from outcrop.sample.seeds import Stream, Task
 from outcrop.sample.topology import mapped_topology
 from outcrop.store.build import StoreBuilder
@@ -281,8 +280,12 @@ def sampled_task() -> Task:
     return Task(Stream.TRAIN, 0, 0, np.arange(20), np.arange(20))
 
 
+def stored(store: GraphStore) -> StoredEdgeIds:
+    return StoredEdgeIds(store.disk, store.checks("edge_ids"))
+
+
 def test_a_cancelled_sampler_reads_no_ids(store: GraphStore) -> None:
-    ids = StoredEdgeIds(store)
+    ids = stored(store)
     sampler = Sampler(Sampling((4, 3)), mapped_topology(store), 0, edge_ids=ids)
     places = sampler.sample(sampled_task()).edge_ids
     assert places is not None
@@ -300,13 +303,13 @@ def test_a_failing_drive_is_named(path: Path) -> None:
         GraphStore(path, DiskOptions(faults=Faults(fail_read_at=1))) as store,
         pytest.raises(ReadError, match=r"edge_ids\.npy"),
     ):
-        StoredEdgeIds(store).look_up(np.arange(100, 0, -1))
+        stored(store).look_up(np.arange(100, 0, -1))
 
 
 def test_one_edge_may_be_asked_for_often_and_in_any_order(store: GraphStore) -> None:
     places = np.random.default_rng(0).integers(0, store.num_edges, 3000)
-    assert np.array_equal(StoredEdgeIds(store).look_up(places), store.array("edge_ids")[places])
-    assert len(StoredEdgeIds(store).look_up(np.empty(0, np.int64))) == 0
+    assert np.array_equal(stored(store).look_up(places), store.array("edge_ids")[places])
+    assert len(stored(store).look_up(np.empty(0, np.int64))) == 0
 
 
 def test_edges_in_order_need_no_ids(tmp_path: Path) -> None:

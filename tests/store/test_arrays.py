@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import xxhash
 
-from outcrop.disk import Disk, File
+from outcrop.disk import Disk, File, read_blocks
 from outcrop.errors import StoreError, WriteError
-from outcrop.store.arrays import Appender, ArrayWriter, adopt_array, map_array, read_blocks
+from outcrop.store.arrays import Appender, ArrayWriter, adopt_array, map_array
 from outcrop.store.format import PIECE_BYTES
 
 

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 import outcrop
+from outcrop.bench.variants import variant_named
 from outcrop.errors import CorruptError
 from outcrop.ingest.synthetic import expand
 from outcrop.pyg import GraphAdapter
@@ -54,7 +55,11 @@ def test_no_strategy_follows_bad_offsets(
     rewrite_array(tmp_path / "s", "indptr", change)
     with pytest.raises(CorruptError, match=r"indptr\.npy.*(node|edge)"):
         loader = outcrop.NeighborLoader(
-            tmp_path / "s", [-1, -1], strategy=strategy, batch_size=50, memory="200MB"
+            tmp_path / "s",
+            [-1, -1],
+            batch_size=50,
+            memory="200MB",
+            strategy=variant_named(strategy),
         )
         with closing(loader):
             for _ in loader:

@@ -204,7 +204,7 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
         lambda: store.features,
         lambda: store.load("indptr"),
         lambda: store.load_labels(),
-        lambda: store.features_in_units(4096),
+        lambda: store.features_by(unit_bytes=8192, merge=True),
     ):
         with pytest.raises(StoreError, match="this store is closed"):
             use()

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import torch
 
-from outcrop.cache.refcount import FeatureBuffer
 from outcrop.errors import BudgetError, OptionError, ReadError
 from outcrop.loader import NeighborLoader, ShaDowLoader
 from outcrop.options import DiskOptions, Faults, parse_size
 from outcrop.rows import shared
+from outcrop.rows.buffer import FeatureBuffer
 from outcrop.rows.shared import SharedRows
 from outcrop.store.store import GraphStore
 from tests.conformance.contract import all_contents, check_against_store, contents
@@ -62,7 +62,7 @@ def make(store: GraphStore, strategy: str = "gnndrive", **options: Any) -> Neigh
 
 
 def buffer_of(loader: NeighborLoader) -> FeatureBuffer:
-    rows = loader.feed._runner.rows
+    rows = loader.runner.parts.rows
     assert isinstance(rows, SharedRows) and rows.buffer is not None
     return rows.buffer
 

@@ -10,12 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from outcrop.cache.policy import most_out_edges
 from outcrop.errors import OptionError
 from outcrop.ingest.synthetic import SynthOptions, synthesise
 from outcrop.loader import NeighborLoader
 from outcrop.options import parse_size
-from outcrop.store.degrees import out_degrees
+from outcrop.store.degrees import most_out_edges, out_degrees
 from outcrop.store.store import GraphStore
 from tests.stores import make_random_store, smallest_memory
 
@@ -56,7 +55,9 @@ PROGRAM = """
     from outcrop.store.store import GraphStore
 
     def make(store, strategy, memory):
-        return NeighborLoader(store, [5], "train", batch_size=50, strategy=strategy, memory=memory)
+        return NeighborLoader(
+            store, [5], "train", batch_size=50, strategy=variant_named(strategy), memory=memory
+        )
 
     with GraphStore(sys.argv[1]) as store:
         for strategy in ("pagraph", "ginex:policy=static"):

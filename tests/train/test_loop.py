@@ -133,11 +133,11 @@ def test_full_evaluation_has_no_memory_of_its_own(
         return loaders[0]
 
     def watched(*args: Any, memory: int) -> None:
-        feed = loaders[0].feed
+        runner = loaders[0].runner
         given.append(memory)
-        beside = feed.budget.charges.get("lent between epochs", 0)
-        assert feed._pool.held_bytes >= memory - beside > 0, "batches have given it up"
-        assert sum(feed.budget.charges.values()) + memory - beside <= feed.budget.total_bytes
+        beside = runner.budget.charges.get("lent between epochs", 0)
+        assert runner._pool.held_bytes >= memory - beside > 0, "batches have given it up"
+        assert sum(runner.budget.charges.values()) + memory - beside <= runner.budget.total_bytes
         infer(*args, memory=memory)
 
     monkeypatch.setattr(loop, "make_loader", made)

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from outcrop.meter import Meter
 from outcrop.plan.charges import Charge
 from outcrop.rows.source import Admission, Resources, RowSource
-from outcrop.sample.sampler import Subgraph
+from outcrop.sample.sampler import Subgraph, Topology
 from outcrop.sample.seeds import Task
-from outcrop.sample.topology import Topology
 
 if TYPE_CHECKING:
     from outcrop.plan.context import Context
@@ -98,3 +97,4 @@ class AheadRun:
 
     def cancel(self) -> None:
         """From any thread: what `enter` is doing is not wanted any more."""
+        raise NotImplementedError

@@ -22,40 +22,38 @@ from outcrop import _core
 from outcrop.ahead.ahead import Ahead, AheadRun, Replayed
 from outcrop.ahead.background import Background, Stopper
 from outcrop.cache.neighbor import making_bytes
-from outcrop.cache.tiers import tiers_bytes
-from outcrop.errors import BudgetError, StoreError, is_refusal_to_write
+from outcrop.disk import round_up
+from outcrop.errors import BudgetError, CorruptError, StoreError, is_refusal_to_write
 from outcrop.meter import Meter
 from outcrop.options import format_size, size_of_at_least
 from outcrop.pack.batched import PackMemory
-from outcrop.pack.chunks import Pack
-from outcrop.pack.partial import slots_bytes
-from outcrop.pack.plan import ROW
+from outcrop.pack.device_slots import slots_bytes
 from outcrop.pack.prepare import PackSpec, SamplesSpec, prepare_pack, prepare_trace
+from outcrop.pack.reader import ROW, Pack
 from outcrop.pack.segments.sizes import segment_facts, sharing_bytes
-from outcrop.pack.tables import round_up
-from outcrop.plan.charges import Charge, Phase
+from outcrop.pack.tiers import tiers_bytes
+from outcrop.plan.charges import PREPARATION, Charge, Phase
 from outcrop.progress import Progress
+from outcrop.rows.device import DeviceRows
 from outcrop.rows.packed import PackedRows, PackedTiers
 from outcrop.rows.source import Resources, RowSource
 from outcrop.sample.edge_ids import edge_id_limit
 from outcrop.sample.imported import open_samples
-from outcrop.sample.sampler import Sampler
+from outcrop.sample.sampler import Sampler, Topology
 from outcrop.sample.seeds import Task
 from outcrop.sample.topology import (
     PAGE_THREADS,
-    PREPARATION,
     CachedLists,
     Opening,
     Paged,
     Resident,
-    Topology,
     TopologyName,
     TopologyPart,
     lists_scratch_bytes,
 )
 from outcrop.sample.trace import Trace, trace_bytes
 from outcrop.store.arrays import WRITE_BUFFER_BYTES
-from outcrop.store.derived import Garbage, Layout, advising, remove
+from outcrop.store.derived import Garbage, Layout, advised, advising, remove
 from outcrop.store.store import GraphStore
 
 if TYPE_CHECKING:
@@ -115,12 +113,12 @@ class PreparedEpochs:
         if self.rows is None:
             return sampling
         graph, nodes, batches = context.graph, context.batch.nodes, self._batches(context)
-        cached = self.rows.cache_rows + self.rows.device_rows
+        cached = self.rows.cache_rows + context.above.device_rows
         segments = 0
         if context.disk.given_bytes is not None:  # then batches may have to share rows
             segments = sharing_bytes(graph, batches, nodes)
         tiers = tiers_bytes(graph.num_nodes, batches, nodes, cached)
-        if self.rows.device_rows:
+        if context.above.device_rows:
             tiers += slots_bytes(cached, nodes)
         planning = tiers + 8 * nodes + 4 * WRITE_BUFFER_BYTES
         packing = PackMemory.least_bytes(graph.row_bytes, graph.num_nodes)
@@ -208,7 +206,7 @@ class PreparedEpochs:
             self.epochs,
             rows.cache_rows,
             rows.packed,
-            device_rows=rows.device_rows,
+            device_rows=context.above.device_rows,
             edge_ids=context.keeps_edge_ids,
         )
         samples = context.samples
@@ -237,7 +235,7 @@ class PreparedEpochs:
         return Paged(PAGE_THREADS // samplers), samplers
 
     def open(self, on: Resources, topology: Topology, rows: RowSource | None, _: int) -> Ahead:
-        assert rows is None or isinstance(rows, PackedRows)
+        assert rows is None or isinstance(rows, PackedRows | DeviceRows)
         return PreparedAhead(self, on, topology, rows)
 
 
@@ -257,7 +255,11 @@ class PreparedAhead(Ahead):
     """A trace, a pack, and the next ones on their way."""
 
     def __init__(
-        self, part: PreparedEpochs, on: Resources, topology: Topology, rows: PackedRows | None
+        self,
+        part: PreparedEpochs,
+        on: Resources,
+        topology: Topology,
+        rows: PackedRows | DeviceRows | None,
     ) -> None:
         self._part, self._on, self._topology, self._rows = part, on, topology, rows
         self._store, self._context = on.store, on.context
@@ -491,8 +493,10 @@ class PreparedAhead(Ahead):
         t = self.place(task)
         if t is None:
             return None
-        with self._advising():
+        try:
             found, subgraph = next(self._trace.scan(t, t + 1, what="narrow"))
+        except CorruptError as error:
+            raise advised(error, *(layout.path for layout in self._layouts)) from error
         imported = self._context.samples is not None
         if imported or (task.epoch, task.batch) != (found.epoch, found.batch):
             # Repeated or imported: the batch that was asked for, around other seeds.
@@ -582,6 +586,9 @@ class _PreparedRun(AheadRun):
     def end(self, *, complete: bool) -> None:
         last = self._tasks[-1] if complete and len(self._tasks) else None
         self._ahead.end(last)
+
+    def cancel(self) -> None:
+        """A batch is read in milliseconds."""
 
 
 class _Refresh:

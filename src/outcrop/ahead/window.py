@@ -27,14 +27,20 @@ import numpy as np
 
 from outcrop.ahead.ahead import Ahead, AheadRun, Replayed
 from outcrop.ahead.background import Background, Stopper
+from outcrop.disk import PAGE_BYTES
 from outcrop.meter import Meter
 from outcrop.plan.charges import Charge, Phase
 from outcrop.rows.slots import PlannedRows, PlannedSlots
 from outcrop.rows.source import Admission, Resources, RowSource, Script, row_shape
 from outcrop.sample.ahead import SamplingAhead
-from outcrop.sample.sampler import Subgraph
+from outcrop.sample.sampler import Subgraph, Topology
 from outcrop.sample.seeds import SeedOrder, Task
-from outcrop.sample.topology import CachedLists, Topology, TopologyPart, lists_scratch_bytes
+from outcrop.sample.topology import (
+    CachedLists,
+    CachedTopology,
+    TopologyPart,
+    lists_scratch_bytes,
+)
 from outcrop.sample.trace import TraceReader, TraceWriter
 from outcrop.store.arrays import WRITE_BUFFER_BYTES
 
@@ -44,7 +50,6 @@ if TYPE_CHECKING:
 # The first batch should not wait for many; the following windows grow.
 FIRST_BATCHES = 8
 _GROWTH = 4
-_PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ class Window:
     def batch_disk_bytes(self, context: Context) -> int:
         """A record of the trace, and of the script."""
         script = 0 if self.rows is None else self.rows.script_bytes(context)
-        return context.record_bytes() + script + 2 * _PAGE_BYTES
+        return context.record_bytes() + script + 2 * PAGE_BYTES
 
     def written_bytes(self, context: Context) -> int:
         """Two windows: one is made while one is used."""
@@ -112,8 +117,10 @@ class Window:
     def open(
         self, on: Resources, topology: Topology, rows: RowSource | None, lent_bytes: int
     ) -> Ahead:
-        assert rows is None or isinstance(rows, PlannedRows)
-        return Windows(self, on, topology, rows, lent_bytes)
+        planned: RowSource | None = rows
+        while planned is not None and not isinstance(planned, PlannedRows):
+            planned = planned.below
+        return Windows(self, on, topology, planned, lent_bytes)
 
 
 @dataclass
@@ -182,11 +189,11 @@ class Windows(Ahead):
         self._epochs = _Epochs(on.context.seeds, on.context.epochs or 0)
         self._numbers = count()
         self._scratch = on.store.derived.scratch()
-        # Where nobody closes it; at the end of the program the feed does.
+        # Where nobody closes it; at the end of the program the runner does.
         weakref.finalize(self, self._scratch.abandon).atexit = False
         # One run has the windows; others that are open meanwhile go without.
         self._lease = threading.Lock()
-        # Of the run that has the lease
+        # For the run that has the lease
         self._stream: _Supply | None = None
         self.visited = False
         """Whether other runs come between epochs: then nothing is decided beyond the end of an
@@ -448,7 +455,7 @@ class _WindowRun(AheadRun):
         self._meter = meter
         self._stop = Stopper()
         self._current: _Cut | None = None
-        # Of the thread that replays, one batch after the other
+        # For the thread that replays, one batch after the other
         self._replaying: Iterator[tuple[Subgraph, Any]] | None = None
         self._replayed = 0
 
@@ -491,8 +498,8 @@ class _WindowRun(AheadRun):
     def _handed_over(self, t: int) -> _Cut:
         """Scripted while the next one is sampled; then the memory is free for rows."""
         windows, supply, meter, stop = self._windows, self._supply, self._meter, self._stop
+        assert isinstance(windows.topology, CachedTopology) and windows.rows is not None
         lists, rows = windows.topology.lists, windows.rows
-        assert lists is not None and rows is not None
         alone, cut = supply.at_the_first, supply.find(t)
         if not lists.loaded and (cut is None or supply.ends_with(cut)):
             with meter.span("switch"):

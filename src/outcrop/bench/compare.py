@@ -14,20 +14,19 @@ from typing import Any
 from outcrop.bench.bound import BOUND, epoch_bound_seconds, sampling_alone_seconds
 from outcrop.bench.drive import DriveRates, forget, measure_drive
 from outcrop.bench.peers import PEERS, peer_missing
+from outcrop.bench.variants import variant_named
 from outcrop.bench.worker import Job
 from outcrop.cage import run_caged
 from outcrop.environment import command_line, machine_facts, now, store_facts, versions
 from outcrop.errors import CageError, OptionError, OutcropError
-from outcrop.feed import seed_nodes
 from outcrop.metrics import compact_json, read_record
 from outcrop.options import format_size, parse_size
 from outcrop.plan.settle import Wanted
 from outcrop.rows.source import row_shape
 from outcrop.sample.sampler import Sampling
-from outcrop.sample.seeds import SeedOrder
+from outcrop.sample.seeds import SeedOrder, seed_nodes
 from outcrop.store.locks import write_synced
 from outcrop.store.store import GraphStore
-from outcrop.strategies import strategy_named
 
 BENCH_FORMAT = "outcrop-bench"
 BENCH_VERSION = 1
@@ -75,7 +74,7 @@ class BenchOptions:
     def __post_init__(self) -> None:
         for name in self.strategies:
             if name not in PEERS:
-                strategy_named(name)
+                variant_named(name)
         if self.bytes_per_second is not None and set(self.strategies) & set(PEERS):
             raise OptionError("peers read by themselves: bytes_per_second does not slow them")
         if self.memory is not None and self.cache is not None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from outcrop.bench.digest import digest_batches
 from outcrop.bench.peers import PEERS, PeerBatch, open_peer
+from outcrop.bench.variants import variant_named
 from outcrop.environment import machine_facts, now, process_facts, store_facts, versions
 from outcrop.errors import OptionError
 from outcrop.gpu import GpuMeter
@@ -71,14 +72,15 @@ def run_strategy(job: Job) -> RunRecord:
         disk = opened.enter_context(Peak(store.derived.used_bytes))
         loader = NeighborLoader(
             store, job.num_neighbors, "train", batch_size=job.batch_size, shuffle=True,
-            seed=job.seed, strategy=job.strategy, memory=job.memory_bytes, epochs=job.epochs,
+            seed=job.seed, strategy=variant_named(job.strategy),
+            memory=job.memory_bytes, epochs=job.epochs,
             edge_ids=False,
         )  # fmt: skip
         opened.callback(loader.close)
         step = _trainer(job, store)
         timed, distinct = [], []
         monitor = _monitor(store)
-        monitor.add(loader.feed.queue_lengths, prefix="queue_")
+        monitor.add(loader.runner.queue_lengths, prefix="queue_")
         with monitor:
             for epoch in range(job.epochs):
                 batches = loader.epoch(epoch, job.warmup + job.batches)

@@ -22,11 +22,11 @@ from outcrop.cache.neighbor_layout import (
     whole_bytes,
     write_lists,
 )
-from outcrop.disk import aligned_empty
+from outcrop.disk import READ_BLOCK_BYTES, aligned_empty, reading_bytes
 from outcrop.errors import CorruptError, OptionError
 from outcrop.options import format_size
 from outcrop.progress import SILENT, Progress
-from outcrop.store.arrays import READ_BLOCK_BYTES, WRITE_BUFFER_BYTES, reading_bytes
+from outcrop.store.arrays import WRITE_BUFFER_BYTES
 from outcrop.store.derived import Layout
 from outcrop.store.facts import GraphFacts
 from outcrop.store.store import GraphStore

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.disk import Disk, aligned_empty
+from outcrop.disk import READ_BLOCK_BYTES, Disk, aligned_empty
 from outcrop.errors import CorruptError
 from outcrop.progress import Progress
 from outcrop.schema import Count
-from outcrop.store.arrays import READ_BLOCK_BYTES, ArrayWriter, PieceHasher
+from outcrop.store.arrays import ArrayWriter, PieceHasher
 from outcrop.store.checks import ArrayChecks
 from outcrop.store.degrees import out_degrees
 from outcrop.store.facts import GraphFacts

@@ -9,10 +9,10 @@ import typer
 from outcrop.cli.arguments import Json, Store, neighbor_counts
 from outcrop.cli.output import Bars, print_facts, print_json, stderr
 from outcrop.errors import OptionError
-from outcrop.feed import Feed, seed_nodes
 from outcrop.options import format_size
+from outcrop.run.runner import Runner
 from outcrop.sample.sampler import Sampling
-from outcrop.sample.seeds import SeedOrder
+from outcrop.sample.seeds import SeedOrder, seed_nodes
 from outcrop.store.store import GraphStore
 
 
@@ -73,18 +73,18 @@ def prepare(
             seeds = SeedOrder(
                 nodes, batch_size=batch_size, stream=stream, seed=seed, shuffle=shuffle
             )
-            feed = Feed(
+            runner = Runner(
                 opened, sampling, seeds, strategy=strategy, memory=memory, disk=disk,
                 epochs=epochs, progress=progress, device=device,
             )  # fmt: skip
-            feed.close()
+            runner.close()
     except KeyboardInterrupt:
         stderr.print(
             "Interrupted; the same command goes on. Packing continues where it was, sampling and "
             "planning begin anew unless they were done."
         )
         raise typer.Exit(130) from None
-    facts = {"strategy": strategy, "seconds": feed.record.prepare_seconds, **feed.record.plan}
+    facts = {"strategy": strategy, "seconds": runner.record.prepare_seconds, **runner.record.plan}
     if as_json:
         print_json(facts)
     else:

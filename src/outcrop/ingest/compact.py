@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.disk import Disk, aligned_empty
+from outcrop.disk import Disk, aligned_empty, read_blocks
 from outcrop.ingest.source import EdgeChunk
-from outcrop.store.arrays import Appender, read_blocks
+from outcrop.store.arrays import Appender
 from outcrop.store.edges import Block, EdgeSorter, RecordLayout
 
 _IDS_PER_BLOCK = 1 << 16

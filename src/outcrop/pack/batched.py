@@ -20,14 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from outcrop.disk import Disk, File, Pending, aligned_empty
+from outcrop.disk import PAGE_BYTES, Disk, File, Pending, aligned_empty, read_blocks
 from outcrop.errors import CorruptError
-from outcrop.pack.pieces import PIECE_BYTES, SPARE_SLOTS, Checksums, PieceWriter, chunk_checksum
-from outcrop.pack.plan import CHUNKS, IDS, PackPlan
-from outcrop.pack.tables import PAGE_BYTES
+from outcrop.pack.pieces import SPARE_SLOTS, PieceWriter
+from outcrop.pack.plan import IDS, PackPlan
+from outcrop.pack.reader import CHUNKS, PIECE_BYTES, Checksums, chunk_checksum
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.seeds import Ids
-from outcrop.store.arrays import read_blocks
 from outcrop.store.locks import replace_synced
 from outcrop.store.store import FeatureRows
 

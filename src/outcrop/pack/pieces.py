@@ -14,18 +14,14 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from outcrop import _core
-from outcrop.disk import File, Pending, aligned_empty
+from outcrop.disk import PAGE_BYTES, File, Pending, aligned_empty
 from outcrop.pack.plan import PackPlan
-from outcrop.pack.tables import PAGE_BYTES
+from outcrop.pack.reader import PIECE_BYTES, Checksums, chunk_checksum
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.seeds import Ids
 
-# Smaller writes cost the drive more requests than bytes: store/arrays.py. Part of the format.
-PIECE_BYTES = 256 << 10
 # Beside one for each open chunk: pieces on their way to the drive; 8 MiB fill it.
 SPARE_SLOTS = 32
-
-Checksums = NDArray[np.uint64]
 
 
 class PieceWriter:
@@ -118,8 +114,3 @@ class PieceWriter:
             pending.wait()
             self._scatter.release(slot)
             self._progress.advance(PIECE_BYTES)
-
-
-def chunk_checksum(pieces: Checksums) -> int:
-    """The checksum of a chunk, from those of its pieces."""
-    return xxh3_64_intdigest(np.ascontiguousarray(pieces, "<u8").data)

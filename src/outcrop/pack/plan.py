@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from outcrop.cache.tiers import BatchTiers, hottest_of_each, split_batches
-from outcrop.disk import Disk
+from outcrop.disk import Disk, round_up
 from outcrop.errors import CorruptError
-from outcrop.pack.partial import DeviceSlots
+from outcrop.pack.device_slots import DeviceSlots
+from outcrop.pack.reader import ROW, TABLES, Table, table_sizes
 from outcrop.pack.segments.layout import Segments
-from outcrop.pack.tables import Table, round_up, table_sizes
+from outcrop.pack.tiers import BatchTiers, hottest_of_each, split_batches
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.seeds import Ids
 from outcrop.sample.trace import TraceReader
@@ -29,17 +29,8 @@ from outcrop.store.arrays import Appender
 from outcrop.store.format import seal, unseal
 from outcrop.store.locks import write_synced
 
-TABLES, CHUNKS = "tables.bin", "chunks.bin"
 # Only while it is made
 IDS, PLAN, PLACES = "ids.bin", "plan.json", "places.bin"
-
-ROW = np.dtype(
-    [
-        (name, "<i8")
-        for name in ("table_offset", "chunk_offset", "cached", "packed", "shared", "copied")
-    ]
-    + [(name, "<u8") for name in ("table_checksum", "chunk_checksum", "shared_checksum")]
-)
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from outcrop.disk import Disk
 from outcrop.errors import BudgetError, CorruptError
 from outcrop.options import format_size, size_of_at_least
 from outcrop.pack.batched import pack_batched
-from outcrop.pack.chunks import PACK_VERSION, pack_bytes, tidy_finished, write_pack
-from outcrop.pack.pieces import Checksums
 from outcrop.pack.plan import PackPlan, load_plan, make_plan
+from outcrop.pack.reader import PACK_VERSION, Checksums, pack_bytes
 from outcrop.pack.segments.plan import make_segmented
 from outcrop.pack.segments.search import PackedLists, search
+from outcrop.pack.writer import tidy_finished, write_pack
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.ahead import SamplingAhead
 from outcrop.sample.edge_ids import edge_id_limit

@@ -23,6 +23,10 @@ class Phase(Flag):
     ALWAYS = PREPARE | RUN
 
 
+PREPARATION = "preparation"
+"""The region of steps before the first batch, one after the other: the largest counts."""
+
+
 @dataclass(frozen=True)
 class Charge:
     """Bytes under one name."""

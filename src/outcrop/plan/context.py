@@ -53,6 +53,16 @@ class DiskFacts:
 
 
 @dataclass(frozen=True)
+class TiersAbove:
+    """Tiers above a strategy's own rows, which its options ask for, and what they keep."""
+
+    device_rows: int = 0
+    cache_rows: int = 0
+    verify_rows: bool = False
+    charges: tuple[Charge, ...] = ()
+
+
+@dataclass(frozen=True)
 class Context:
     """What is wanted, of which graph, and what may be used for it."""
 
@@ -76,6 +86,7 @@ class Context:
     """What other work between epochs needs: the batches' memory, and what that lacks."""
     check_bytes: int = 0
     """What checksums take, where whatever is read is compared with them."""
+    above: TiersAbove = TiersAbove()
 
     # Batches
 
@@ -90,7 +101,9 @@ class Context:
         return edge_id_limit(self.graph, kept=self.keeps_edge_ids)
 
     def batch_bytes(self, rows: RowShape) -> int:
-        """What the largest batch takes."""
+        """What the largest batch takes; `rows`: of a strategy's own part, or of a whole stack."""
+        if self.above.device_rows:
+            rows = rows.on_device(self.device)
         shape = BatchShape(self.batch.nodes, self.batch.edges, rows, self.sampling.edge_ids)
         return max(shape.charged_bytes(), 1)
 
@@ -144,8 +157,8 @@ class Context:
         return Charge(LENT, max(0, lacking), Phase.ALWAYS)
 
     def room(self, rows: RowShape, charges: Iterable[Charge] = ()) -> int:
-        """Bytes left beside these charges, in the tightest phase of a run."""
-        charges = [*self.common, self.lent(rows), *charges]
+        """Bytes left beside these charges and the tiers above, in the tightest phase of a run."""
+        charges = [*self.common, self.lent(rows), *self.above.charges, *charges]
         left = [
             self.memory_bytes - total(charges, phase) - self.batches_bytes(rows, phase)
             for phase in (Phase.LOOP, Phase.AHEAD)

@@ -7,8 +7,8 @@ way. The budget, its refusal, the record and the runner all read this one object
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from outcrop.batch import RowShape
 from outcrop.budget import Demand
@@ -16,6 +16,7 @@ from outcrop.errors import OptionError
 from outcrop.options import format_size
 from outcrop.plan.charges import Charge, Phase, by_name, total
 from outcrop.plan.context import MIN_BATCHES, Context
+from outcrop.plan.tiers import TierOptions, check_stack, has_part, stacked, with_tiers
 from outcrop.rows.slots import PlannedSlots
 from outcrop.rows.source import RowsPart, row_shape
 from outcrop.sample.topology import TopologyPart
@@ -60,7 +61,10 @@ class Plan:
     """Whether every row is compared with the store's."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.rows, PlannedSlots):
+        if self.rows is None:
+            return
+        check_stack(self.rows)
+        if has_part(self.rows, PlannedSlots):
             if self.ahead is None:
                 raise OptionError("slots that are planned need a window to be planned for")
             if self.concurrency.gatherers != 1 or self.concurrency.order != "exact":
@@ -114,9 +118,7 @@ def samplers(context: Context, topology: TopologyPart, count: Concurrency) -> Se
     ]
 
 
-@dataclass(frozen=True)
-class NoOptions:
-    """A strategy has none of its own."""
+NO_OPTIONS = TierOptions()
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,18 @@ class Strategy:
     """A name, options, and a function that decides: a pure one, of facts alone."""
 
     name: str
-    plan: Callable[[Context], Plan]
-    Options: type = NoOptions
+    decide: Callable[[Context], Plan]
+    """With its own rows alone."""
+    options: Any = NO_OPTIONS
     """A frozen dataclass, all of whose fields have defaults: "ginex:superbatch=100" sets one."""
+    text: str = ""
+    """As it was asked for; empty: by its name."""
+
+    def __str__(self) -> str:
+        return self.text or self.name
+
+    def plan(self, context: Context) -> Plan:
+        """What it decides, with the tiers above that the options ask for."""
+        context = with_tiers(context)
+        decided, above = self.decide(context), context.above
+        return replace(decided, rows=stacked(above, decided.rows), verify_rows=above.verify_rows)

@@ -13,13 +13,13 @@ from functools import cached_property
 from outcrop.budget import Budget, Demand
 from outcrop.plan.charges import Phase, total
 from outcrop.plan.context import BatchSizes, Context, DiskFacts
-from outcrop.plan.plan import Plan
+from outcrop.plan.plan import Plan, Strategy
+from outcrop.plan.tiers import with_tiers
 from outcrop.sample.imported import ImportedSamples, find_samples
 from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import SeedOrder, Task
 from outcrop.sample.topology import paged_topology
 from outcrop.store.store import GraphStore
-from outcrop.strategies import strategy_named
 
 # Where in a schedule batches are sampled to see how large they are: the first places first.
 _PROBED_PLACES = (0.0, 1.0, 0.5, 0.25, 0.75)
@@ -68,7 +68,7 @@ class Wanted:
         if samples is not None:
             nodes, edges = max(batch.nodes, samples.nodes), max(batch.edges, samples.edges)
             batch = replace(batch, nodes=nodes, edges=edges)
-        return Context(
+        context = Context(
             graph=self.store.facts,
             sampling=self.sampling,
             seeds=self.seeds,
@@ -83,6 +83,7 @@ class Wanted:
             lent_bytes=self.lent_bytes,
             check_bytes=self.store.check_bytes,
         )
+        return with_tiers(context)
 
     def _samples(self, options: object) -> ImportedSamples | None:
         name = getattr(options, "samples", None)
@@ -93,10 +94,7 @@ class Wanted:
 class Settled:
     """A plan, and who gets what of the memory."""
 
-    strategy: str
-    """With its options, as it was named."""
-    name: str
-    """Without them."""
+    strategy: Strategy
     plan: Plan
     context: Context
     budget: Budget
@@ -121,18 +119,17 @@ class Settled:
         return self.budget.total_bytes - kept
 
 
-def settle(wanted: Wanted, strategy: str) -> Settled:
+def settle(wanted: Wanted, strategy: Strategy) -> Settled:
     """BudgetError where the memory is too little, with the least that would do."""
-    made, options = strategy_named(strategy)
-    context = wanted.context(options)
+    context = wanted.context(strategy.options)
 
     def demands(total: int) -> list[Demand]:
         with_so_much = context.with_memory(total)
-        return made.plan(with_so_much).demands(with_so_much)
+        return strategy.plan(with_so_much).demands(with_so_much)
 
     budget = Budget(wanted.memory_bytes)
     budget.settle(demands)
-    return Settled(strategy, made.name, made.plan(context), context, budget)
+    return Settled(strategy, strategy.plan(context), context, budget)
 
 
 def probe(store: GraphStore, sampling: Sampling, *schedules: SeedOrder) -> BatchSizes:

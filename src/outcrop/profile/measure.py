@@ -13,7 +13,6 @@ import numpy as np
 
 from outcrop.environment import store_facts
 from outcrop.errors import OptionError, StoreError
-from outcrop.feed import ALL_NODES, seed_nodes
 from outcrop.options import DiskOptions
 from outcrop.profile.accesses import Accesses, Bin, powers_of_two
 from outcrop.profile.policies import POLICIES, Policy
@@ -22,7 +21,7 @@ from outcrop.progress import SILENT, Progress
 from outcrop.sample.ahead import SamplingAhead
 from outcrop.sample.identity import SamplingIdentity
 from outcrop.sample.sampler import Sampler, Sampling
-from outcrop.sample.seeds import SeedOrder
+from outcrop.sample.seeds import ALL_NODES, SeedOrder, seed_nodes
 from outcrop.sample.topology import PAGE_THREADS, paged_topology
 from outcrop.sample.trace import Trace, TraceReader, TraceWriter
 from outcrop.store.degrees import out_degrees

@@ -1,4 +1,4 @@
-"""Rows of an array that can be addressed: loaded, or memory-mapped."""
+"""Rows of an array that can be addressed: loaded, or memory-mapped. A bottom."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.batch import Prepared, RowShape
+from outcrop.batch import RowRequest, RowShape
 from outcrop.meter import Meter
 from outcrop.parallel import cpu_count
 from outcrop.plan.charges import Charge
-from outcrop.rows.source import ENCODINGS, Resources, RowSource, RowWorker, row_shape
-from outcrop.store.format import RowEncoding
+from outcrop.rows.source import DONE, Resources, RowFill, RowSource, RowWorker, row_shape
 from outcrop.store.store import GraphStore
 
 if TYPE_CHECKING:
@@ -54,50 +53,28 @@ class _Array(RowSource):
         else:
             self._rows = self._store.array("features", random_access=True)
 
-    def worker(self, meter: Meter) -> RowWorker:
+    @property
+    def threads(self) -> int:
+        return self._threads
+
+    def worker(self, copier: _core.Copier, meter: Meter) -> RowWorker:
         assert self._rows is not None, "closed, or not loaded"
-        return _Worker(RowCopier(self._rows, self._store.encoding, self._threads), meter)
+        return _Worker(self._rows.reshape(-1).view(np.uint8), copier, meter)
 
     def close(self) -> None:
         self._rows = None
 
 
-class _Worker:
-    def __init__(self, copier: RowCopier, meter: Meter) -> None:
+class _Worker(RowWorker):
+    def __init__(self, rows: NDArray[np.uint8], copier: _core.Copier, meter: Meter) -> None:
+        self._rows = rows
         self._copier = copier
         self._meter = meter
-        self.cancel = copier.cancel
 
-    def gather(self, batch: Prepared, _: None = None) -> None:
-        assert batch.x is not None
-        self._copier.copy(batch.n_id, batch.x)
-        self._meter.serve(len(batch.n_id))
-
-
-class RowCopier:
-    """Rows of an array, decoded on the way."""
-
-    def __init__(self, rows: NDArray[Any], encoding: RowEncoding, threads: int) -> None:
-        """`rows` as they are stored."""
-        self._core = _core.RowGatherer(
-            rows.reshape(-1).view(np.uint8),
-            row_bytes=encoding.row_bytes,
-            dim=encoding.dim,
-            encoding=ENCODINGS[encoding.name],
-            threads=threads,
-        )
-
-    def copy(
-        self,
-        ids: NDArray[np.int64],
-        out: NDArray[np.float32],
-        places: NDArray[np.int64] | None = None,
-    ) -> None:
-        """Row ids[i] -> out[places[i]]; None: in their order."""
-        if places is None:
-            self._core.gather(ids, out)
-        else:
-            self._core.gather(ids, out, places)
+    def start(self, request: RowRequest) -> RowFill:
+        self._copier.place(self._rows, request.ids, request.x, request.places)
+        self._meter.fetch(len(request.ids))
+        return DONE
 
     def cancel(self) -> None:
-        self._core.cancel()
+        """Copying is cancelled with the copier."""

@@ -1,4 +1,4 @@
-"""Rows read from the drive, every one of them, by one batched call."""
+"""Rows read from the drive, all of a request by one batched call. A bottom."""
 
 from __future__ import annotations
 
@@ -7,59 +7,101 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from outcrop.batch import Prepared, RowShape
+from outcrop import _core
+from outcrop.batch import RowRequest, RowShape
+from outcrop.disk import Pending
 from outcrop.meter import Meter
 from outcrop.plan.charges import Charge
-from outcrop.rows.source import Resources, RowSource, RowWorker, row_shape
-from outcrop.store.store import FeatureRows, GraphStore, decode_into
+from outcrop.rows.source import Resources, RowFill, RowSource, RowWorker, row_shape
+from outcrop.sample.seeds import Ids
+from outcrop.store.store import FeatureRows
 
 if TYPE_CHECKING:
     from outcrop.plan.context import Context
+
+USUAL_UNIT = 4096
 
 
 @dataclass(frozen=True)
 class DriveRows:
     """No cache: the drive at full queue depth, around the page cache."""
 
+    unit_bytes: int = USUAL_UNIT
+    """The size of the smallest read, and what it is aligned to."""
+    merged: bool = True
+    """Whether rows that are near each other are read by one request."""
+
+    @property
+    def _own_engine(self) -> bool:
+        return self != DRIVE
+
     def shape(self, context: Context) -> RowShape:
         return row_shape(context, staged=True)
 
-    def charges(self, _: Context) -> Sequence[Charge]:
-        return []
+    def charges(self, context: Context) -> Sequence[Charge]:
+        engine = context.engine.in_units(self.unit_bytes) if self._own_engine else 0
+        return [Charge("disk engine for rows", engine)]
 
-    def open(self, on: Resources) -> RowSource:
-        return _Drive(on.store)
-
-
-class _Drive(RowSource):
-    def __init__(self, store: GraphStore) -> None:
-        self._store = store
-
-    def worker(self, meter: Meter) -> RowWorker:
-        return _Worker(self._store.features, meter)
+    def open(self, on: Resources) -> DriveSource:
+        store = on.store
+        if not self._own_engine:
+            return DriveSource(store.features)
+        return DriveSource(store.features_by(unit_bytes=self.unit_bytes, merge=self.merged))
 
 
-class _Worker:
-    def __init__(self, features: FeatureRows, meter: Meter) -> None:
+DRIVE = DriveRows()
+
+
+class DriveSource(RowSource):
+    """What can also read rows into memory of other tiers."""
+
+    def __init__(self, features: FeatureRows) -> None:
+        self.features = features
+
+    def read(self, ids: Ids, memory: NDArray[np.uint8], slots: Ids) -> Pending:
+        """Rows as they are stored, ids ascending -> rows `slots` of memory."""
+        return _start(self.features, ids, memory, slots)
+
+    def worker(self, copier: _core.Copier, meter: Meter) -> RowWorker:
+        return _Worker(self.features, copier, meter)
+
+
+def _start(features: FeatureRows, ids: Ids, memory: NDArray[np.uint8], places: Ids) -> Pending:
+    if features.checks.on_read:
+        features.check(ids)
+    return features.file.start_read_rows(ids, memory, base=features.base, places=places)
+
+
+class _Worker(RowWorker):
+    def __init__(self, features: FeatureRows, copier: _core.Copier, meter: Meter) -> None:
         self._features = features
+        self._copier = copier
         self._meter = meter
 
-    def gather(self, batch: Prepared, _: None = None) -> None:
-        read_all(self._features, batch)
-        self._meter.serve(len(batch.n_id))
+    def start(self, request: RowRequest) -> RowFill:
+        # Ascending, so that the drive sees one forward sweep and neighbours are read together.
+        order = np.argsort(request.ids)
+        places: Ids = order if request.places is None else request.places[order].astype(np.int64)
+        pending = _start(self._features, request.ids[order], request.stored, places)
+        self._meter.fetch(len(order))
+        return _Reading(pending, request, self._copier)
 
     def cancel(self) -> None:
         """A read under way is waited for: it takes as long as a batch."""
 
 
-def read_all(features: FeatureRows, batch: Prepared) -> None:
-    """Every row of a batch."""
-    assert batch.x is not None
-    # Ascending, so that the drive sees one forward sweep and neighbours are read together.
-    order = np.argsort(batch.n_id, kind="stable")
-    stored = batch.x if batch.stored is None else batch.stored
-    features.start_read(batch.n_id[order], stored, order).wait()
-    if batch.stored is not None:
-        decode_into(batch.stored, features.encoding, batch.x)
-        batch.stored = None  # its memory goes back now
+class _Reading:
+    def __init__(self, pending: Pending, request: RowRequest, copier: _core.Copier) -> None:
+        self._pending = pending
+        self._request = request
+        self._copier = copier
+
+    def finish(self) -> None:
+        self._pending.wait()
+        request = self._request
+        if request.staged is not None:
+            places = request.places
+            slots = np.arange(len(request.ids)) if places is None else places
+            self._copier.place(request.staged, slots, request.x, places)

@@ -1,48 +1,47 @@
 """Rows that were packed ahead: those that are not cached come in sequence from a batch's chunk.
 
-Three tiers, decided by one plan (pack/plan.py): rows on the device of batches, rows in memory, and
-packed ones. Batches without a chunk are looked up in both caches, and the rest read one by one.
+A bottom with a cache of its own, since one plan (pack/plan.py) decides who is cached, on the device
+of batches and in memory, and who is packed; its tables say where each row of a batch is. Batches
+without one are looked up in the cache, and the rest of their rows read one by one.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.batch import Prepared, RowShape
-from outcrop.cache.tiers import Rows
-from outcrop.disk import Pending, aligned_empty
-from outcrop.errors import OptionError
+from outcrop.batch import Places, RowRequest, RowShape
+from outcrop.disk import READ_BLOCK_BYTES, Pending, aligned_empty
+from outcrop.errors import CorruptError
 from outcrop.meter import Meter
-from outcrop.pack.chunks import Pack, block_bytes
-from outcrop.pack.partial import (
-    ASSEMBLY_PIECE_BYTES,
-    DEVICE_CACHE,
-    assembly_bytes,
-    device_row_bytes,
-    split_table,
-)
-from outcrop.pack.segments.rows import shared_memory_bytes
+from outcrop.pack.reader import Pack, Rows, Table, block_bytes, shared_memory_bytes
 from outcrop.parallel import cpu_count
 from outcrop.plan.charges import Charge
-from outcrop.rows.source import ENCODINGS, Resources, RowSource, RowWorker, row_shape
+from outcrop.rows.drive import DRIVE, DriveRows
+from outcrop.rows.source import (
+    DONE,
+    Resources,
+    RowFill,
+    RowSource,
+    RowWorker,
+    row_shape,
+)
 from outcrop.sample.seeds import Ids
-from outcrop.store.arrays import READ_BLOCK_BYTES
-from outcrop.store.derived import advising
+from outcrop.store.derived import advised
 from outcrop.store.store import FeatureRows
 
 if TYPE_CHECKING:
-    from outcrop.pack.device import DeviceRows
     from outcrop.plan.context import Context
 
 CPU_CACHE = "cpu cache"
+StoredRows = NDArray[np.uint8]
 _CACHED_ID_BYTES = 8
 # What a batch without a table takes per node while its rows are looked up, in each cache.
 _LOOKUP_BYTES = 32
@@ -52,58 +51,38 @@ _BLOCKS = 4
 
 @dataclass(frozen=True)
 class PackedTiers:
-    """Caches of rows that most prepared batches want, over chunks of the others."""
+    """A cache of rows that most prepared batches want, over chunks of the others."""
 
     cache_rows: int
-    device_rows: int = 0
     gatherers: int = 1
     packed: bool = True
     """Whether rows that are not cached are packed; else they are read from the features."""
-    one_by_one: bool = False
-    """Whether each of those is read by a request of its own."""
-    verified: bool = False
-    """Whether every row is compared with the store's."""
+    otherwise: DriveRows = DRIVE
+    """What reads rows that are neither cached nor packed."""
 
     @staticmethod
-    def cached_row_bytes(context: Context, device_rows: int) -> int:
+    def cached_row_bytes(context: Context) -> int:
         """In memory: a row, its node, and whether that is on the device."""
-        return context.graph.row_bytes + _CACHED_ID_BYTES + (1 if device_rows else 0)
+        return context.graph.row_bytes + _CACHED_ID_BYTES + bool(context.above.device_rows)
 
     def shape(self, context: Context) -> RowShape:
-        shape = row_shape(context)
-        if not self.device_rows:
-            return shape
-        return replace(shape, staged_bytes=assembly_bytes(context.graph, context.device))
+        return row_shape(context)
 
     def charges(self, context: Context) -> Sequence[Charge]:
-        per_row = self.cached_row_bytes(context, self.device_rows)
-        engine = context.engine.memory_bytes if self.one_by_one else 0
         return [
-            Charge(CPU_CACHE, self.cache_rows * per_row),
-            Charge(DEVICE_CACHE, self._device_bytes(context)),
+            Charge(CPU_CACHE, self.cache_rows * self.cached_row_bytes(context)),
             Charge("chunks", self.gatherers * self.gatherer_bytes(context)),
-            Charge("disk engine for rows", engine),
+            *self.otherwise.charges(context),
         ]
-
-    def _device_bytes(self, context: Context) -> int:
-        """What the host keeps: ids of rows on the device; the rows, too, where that is the CPU."""
-        if not self.device_rows:
-            return 0
-        ids = self.device_rows * (_CACHED_ID_BYTES + 1)
-        if context.device != "cpu":
-            return ids
-        row_bytes = device_row_bytes(context.graph)
-        piece = min(ASSEMBLY_PIECE_BYTES, context.batch.nodes * row_bytes)
-        return ids + self.device_rows * row_bytes + piece
 
     def gatherer_bytes(self, context: Context) -> int:
         """What gathering a batch takes: blocks of its chunk, and its table or what replaces it."""
         nodes, row_bytes = context.batch.nodes, context.graph.row_bytes
         table = 8 * nodes
-        lookups = 2 if self.device_rows else 1
-        own = block_bytes(nodes * row_bytes) + lookups * _LOOKUP_BYTES * nodes
-        if self.device_rows and self.verified:  # x comes back from there
-            own += nodes * device_row_bytes(context.graph)
+        on_device = bool(context.above.device_rows)
+        own = block_bytes(nodes * row_bytes) + (1 + on_device) * _LOOKUP_BYTES * nodes
+        if on_device and context.above.verify_rows:  # x comes back from there
+            own += nodes * context.graph.x_row_bytes
         if context.disk.given_bytes is None:
             return own + table
         return max(own, shared_memory_bytes(nodes, row_bytes)) + table
@@ -113,48 +92,52 @@ class PackedTiers:
 
 
 class PackedRows(RowSource):
-    """Caches and chunks of the pack that is current."""
+    """Cache and chunks of the pack that is current."""
 
     def __init__(self, part: PackedTiers, on: Resources) -> None:
         self._part, self._on = part, on
-        # Before preparation: what does not fit there is refused at once.
-        self._device = _device_rows(on, part.device_rows)
+        self._features = part.otherwise.open(on).features
         self._pack: Pack | None = None
         self._cache = np.empty(0, np.uint8)
 
     def turn_to(self, pack: Pack | None) -> None:
-        """Loads the caches of a pack; nothing is gathered meanwhile. None: they are empty."""
+        """Loads the cache of a pack; nothing is gathered meanwhile. None: it is empty."""
+        for _ in self.turning_to(pack):
+            pass
+
+    def turning_to(self, pack: Pack | None) -> Iterator[StoredRows]:
+        """The same, step by step: the rows that belong onto the device, some at a time."""
         self._pack, self._cache = None, np.empty(0, np.uint8)  # first: there is memory for one
         if pack is None:
             return
-        self._cache = pack.load_cache() if self._device is None else self._device.load(pack)
-        self._pack = pack
+        cache, done = aligned_empty(len(pack.cached) * pack.row_bytes), 0
+        for kept, on_device in pack.cache_blocks():
+            cache[done : done + kept.size] = kept.reshape(-1)
+            done += kept.size
+            yield on_device
+        self._pack, self._cache = pack, cache
 
-    def worker(self, meter: Meter) -> RowWorker:
-        if self._part.device_rows and self._device is None:
-            device = self._on.context.device
-            raise OptionError(f"device {device!r} is not there: torch sees no GPU")
+    @property
+    def threads(self) -> int:
+        return -(-cpu_count() // self._on.gatherers)
+
+    def worker(self, copier: _core.Copier, meter: Meter) -> RowWorker:
         assert self._pack is not None, "closed, or not loaded"
-        store, threads = self._on.store, -(-cpu_count() // self._on.gatherers)
-        features = store.features_one_by_one() if self._part.one_by_one else store.features
-        return _Worker(self._pack, self._cache, features, self._device, threads, meter)
+        return _Worker(self._pack, self._cache, self._features, copier, meter)
 
     def close(self) -> None:
         self.turn_to(None)
-        self._device = None
 
 
-def _device_rows(on: Resources, rows: int) -> DeviceRows | None:
-    """Room for so many rows; None where there are none, or the run will be on another machine."""
-    if not rows:
-        return None
-    from outcrop.pack.device import DeviceRows, is_here  # torch, which preparation does without
+@dataclass(frozen=True)
+class _Told:
+    """Batch t of the pack, and where its rows are that no tier above has."""
 
-    device = on.context.device
-    return DeviceRows(rows, on.store.encoding, device) if is_here(device) else None
+    t: int
+    table: Table
 
 
-class _Worker:
+class _Worker(RowWorker):
     """Gathers batches of one pack."""
 
     def __init__(
@@ -162,91 +145,92 @@ class _Worker:
         pack: Pack,
         cache: NDArray[np.uint8],
         features: FeatureRows,
-        device: DeviceRows | None,
-        threads: int,
+        copier: _core.Copier,
         meter: Meter,
     ) -> None:
         self._pack = pack
         self._cache = cache
         self._features = features
-        self._device = device
+        self._copier = copier
         self._meter = meter
-        encoding = features.encoding
-        self._core = _core.RowAssembler(
-            row_bytes=encoding.row_bytes,
-            dim=encoding.dim,
-            encoding=ENCODINGS[encoding.name],
-            threads=threads,
-        )
-        self.cancel = self._core.cancel
 
-    def gather(self, batch: Prepared, record: int | None) -> None:
-        """`record`: its number in the pack."""
-        with advising(self._pack.folder):
-            cached = self._look_up(batch) if record is None else self._gather_packed(batch, record)
-        hits = {CPU_CACHE: cached}
-        if batch.on_device:
-            hits[DEVICE_CACHE] = batch.on_device
-        self._meter.serve(len(batch.n_id), **hits)
+    def divide(self, request: RowRequest) -> tuple[Places, Places, Any] | None:
+        if request.record is None:
+            return None
+        try:
+            table = self._pack.table(request.record)
+        except CorruptError as error:
+            raise advised(error, self._pack.folder) from error
+        rows, slots, rest = table.split(len(self._pack.device))
+        return rows, slots, _Told(request.record, rest)
 
-    def _look_up(self, batch: Prepared) -> int:
-        """A batch without a table -> rows that were cached in memory."""
-        assert batch.x is not None
-        ids, x, cached = batch.n_id, batch.x, self._pack.cached
-        if self._device is not None:
-            left = self._device.divide(batch, *self._device.find(ids))
-            ids, x = ids[left.host_rows], left.x
+    def start(self, request: RowRequest) -> RowFill:
+        """`request.record`: the batch's number in the pack."""
+        assert request.places is None, "only a device's tier is above, which has its own input"
+        try:
+            if request.record is None:
+                cached = self._look_up(request)
+            else:
+                cached = self._gather(request, self._told(request.record))
+        except CorruptError as error:
+            raise advised(error, self._pack.folder) from error
+        self._meter.hit(CPU_CACHE, cached)
+        self._meter.fetch(len(request.ids) - cached)
+        return DONE
+
+    def cancel(self) -> None:
+        """Copying is cancelled with the copier, and a chunk is read in blocks."""
+
+    def _told(self, record: int | _Told) -> _Told:
+        return record if isinstance(record, _Told) else _Told(record, self._pack.table(record))
+
+    def _look_up(self, request: RowRequest) -> int:
+        """A batch without a table -> rows that were cached."""
+        ids, x, cached = request.ids, request.x, self._pack.cached
         order = np.argsort(ids, kind="stable")
         ids, rows = ids[order], order.astype(np.uint32)
         slots = np.searchsorted(cached, ids)
         slots[slots == len(cached)] = 0
         hit = cached[slots] == ids if len(cached) else np.zeros(len(ids), bool)
-        self._core.place(self._cache, slots[hit].astype(np.uint32), rows[hit], x)
+        self._copier.place(self._cache, slots[hit], x, rows[hit])
         self._read(ids[~hit], rows[~hit], x)
         return int(np.count_nonzero(hit))
 
-    def _gather_packed(self, batch: Prepared, t: int) -> int:
-        """The same of batch t of the pack.
+    def _gather(self, request: RowRequest, told: _Told) -> int:
+        """The same of a batch of the pack.
 
         Where the pack has no chunks, rows are read one by one.
         """
-        assert batch.x is not None
-        pack, left, x, table = self._pack, None, batch.x, self._pack.table(t)
-        if self._device is not None:
-            rows, slots, table = split_table(table, len(pack.device))
-            left = self._device.divide(batch, rows, slots)
-            x = left.x
+        pack, copier, x, t, table = self._pack, self._copier, request.x, told.t, told.table
         if pack.packed:
-            stream = self._core.stream(table.packed_rows, x)
+            stream = copier.stream(table.packed_rows, x)
             blocks = pack.blocks(t)
             chunks = segments = 0
             for block in islice(blocks, 1):  # from now on, others are being read
                 stream.feed(block)
                 chunks += len(block)
-            self._core.place(self._cache, table.cached_slots, table.cached_rows, x)
+            copier.place(self._cache, table.cached_slots, x, table.cached_rows)
             for block in blocks:
                 stream.feed(block)
                 chunks += len(block)
             for shared in pack.shared_blocks(t, table):
-                self._core.place_at(shared.data, shared.offsets, shared.rows, x)
+                copier.place_at(shared.data, shared.offsets, shared.rows, x)
                 segments += shared.read_bytes
             wanted = (len(table.packed_rows) + len(table.shared_rows)) * pack.row_bytes
             self._meter.read("chunks", chunks)
             self._meter.read("segments", segments)
             self._meter.pad(chunks + segments - wanted)
         else:
-            self._core.place(self._cache, table.cached_slots, table.cached_rows, x)
-            rows = table.packed_rows
-            places = rows if left is None else left.host_rows[rows]
-            self._read(batch.n_id[places], rows, x)
-        self._core.copy(table.copied_from, table.copied_rows, x)
+            copier.place(self._cache, table.cached_slots, x, table.cached_rows)
+            self._read(request.ids[table.packed_rows], table.packed_rows, x)
+        copier.copy(table.copied_from, table.copied_rows, x)
         return len(table.cached_rows)
 
     def _read(self, ids: Ids, rows: Rows, x: NDArray[np.float32]) -> None:
         """Nodes `ids`, ascending -> x[rows], in blocks, several of them in flight."""
         row_bytes = self._features.encoding.row_bytes
         step = max(1, min(READ_BLOCK_BYTES // row_bytes, len(ids)))
-        stream = self._core.stream(rows, x)
+        stream = self._copier.stream(rows, x)
         free = [aligned_empty((step, row_bytes)) for _ in range(_BLOCKS)]
         flying: deque[tuple[Pending, NDArray[np.uint8], int]] = deque()
         for begin in range(0, len(ids), step):

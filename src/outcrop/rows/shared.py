@@ -6,24 +6,31 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.batch import BatchMaker, Prepared, RowShape
-from outcrop.cache.refcount import FeatureBuffer
+from outcrop.batch import Batch, BatchMaker, RowRequest, RowShape, SlotView
 from outcrop.disk import Pending
 from outcrop.errors import BudgetError, OptionError
 from outcrop.meter import Meter
-from outcrop.parallel import cpu_count, ordered_map
+from outcrop.parallel import ordered_map
 from outcrop.plan.charges import Charge
-from outcrop.rows.array import RowCopier
-from outcrop.rows.source import Admission, Resources, RowSource, RowWorker, row_shape
+from outcrop.rows.buffer import FeatureBuffer
+from outcrop.rows.drive import DRIVE, DriveRows, DriveSource
+from outcrop.rows.source import (
+    DONE,
+    Admission,
+    Resources,
+    RowFill,
+    RowSource,
+    RowWorker,
+    row_shape,
+)
 from outcrop.sample.seeds import Ids
-from outcrop.store.store import FeatureRows
 
 if TYPE_CHECKING:
     from outcrop.plan.context import Context
@@ -57,6 +64,7 @@ class SharedSlots:
     """Rows that a sampled batch will want are loaded with those whose pages they share."""
     view: bool = False
     """Batches have the slots of their rows in place of x."""
+    over: DriveRows = DRIVE
 
     def with_most_slots(self, context: Context, room: int) -> SharedSlots:
         """As many slots as fit, up to one per node; at least as many as there are."""
@@ -70,7 +78,7 @@ class SharedSlots:
         return self._with(low)
 
     def _with(self, slots: int) -> SharedSlots:
-        return SharedSlots(slots, self.gatherers, self.reuse, self.riders, self.view)
+        return replace(self, slots=slots)
 
     def shape(self, context: Context) -> RowShape:
         shape = row_shape(context)
@@ -82,7 +90,7 @@ class SharedSlots:
                 f"{context.graph.name}: x=slots needs rows stored as float32 (got {rows.name}); "
                 "others are decoded on the way into x"
             )
-        return RowShape(shape.dim, shape.labels, in_slots=True)
+        return replace(shape, held="slots")
 
     def charges(self, context: Context) -> Sequence[Charge]:
         graph, wanted = context.graph, self.gatherers * context.batch.nodes
@@ -93,7 +101,11 @@ class SharedSlots:
             graph.num_nodes, self.slots, graph.row_bytes, counted=self.reuse != "lru"
         )
         lists = wanted * _ORDER_BYTES + claimed * _CLAIM_BYTES + filled * _LOAD_BYTES
-        return [Charge("feature buffer", buffer), Charge("extraction", lists)]
+        return [
+            Charge("feature buffer", buffer),
+            Charge("extraction", lists),
+            *self.over.charges(context),
+        ]
 
     def part_rows(self, gatherers: int) -> int:
         """How many slots a part of a batch may hold.
@@ -113,12 +125,14 @@ class SharedRows(RowSource):
     """The buffer, and who may wait for its slots."""
 
     def __init__(self, part: SharedSlots, on: Resources) -> None:
+        self.below: DriveSource = part.over.open(on)
         self._part, self._store, self._maker = part, on.store, on.maker
+        self.expects, self.reserves = part.reuse == "lookahead", part.view
         self.part_rows = part.part_rows(on.gatherers)
         self.buffer: FeatureBuffer | None = None
 
     def load(self) -> None:
-        part, features = self._part, self._store.features
+        part, features = self._part, self.below.features
         self.buffer = FeatureBuffer(
             self._store.num_nodes,
             part.slots,
@@ -128,23 +142,20 @@ class SharedRows(RowSource):
             shown=part.view,
         )
 
-    def worker(self, meter: Meter) -> RowWorker:
+    def worker(self, copier: _core.Copier, meter: Meter) -> RowWorker:
         assert self.buffer is not None, "closed, or not loaded"
-        features = self._store.features
         if self._part.view:
-            return _ViewWorker(features, self.buffer, meter)
-        return _CopyWorker(features, self.buffer, self.part_rows, meter)
+            return _Slots(self.below, self.buffer, meter)
+        return _CopyWorker(self.below, self.buffer, self.part_rows, copier, meter)
 
     def expect(self, nodes: Ids) -> _core.Expected | None:
         buffer = self.buffer
-        if buffer is None or self._part.reuse != "lookahead":
-            return None
-        return buffer.expect(nodes)
+        return None if buffer is None else buffer.expect(nodes)
 
-    def reserve(self, batch: Prepared, admission: Admission) -> None:
+    def reserve(self, batch: Batch, hint: Any, admission: Admission) -> None:
         """Slots, or rows of its own where all slots are held and the loop waits."""
-        if self.buffer is not None and batch.x_index is not None:
-            _reserve(self.buffer, self._maker, batch, admission)
+        if self.buffer is not None and isinstance(batch.rows, SlotView):
+            _reserve(self.buffer, self._maker, batch.n_id, batch.rows, hint, admission)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -158,11 +169,15 @@ class SharedRows(RowSource):
 
 
 def _reserve(
-    buffer: FeatureBuffer, maker: BatchMaker, batch: Prepared, admission: Admission
+    buffer: FeatureBuffer,
+    maker: BatchMaker,
+    n_id: Ids,
+    rows: SlotView,
+    hint: Any,
+    admission: Admission,
 ) -> None:
-    assert batch.x_index is not None
-    order = np.argsort(batch.n_id, kind="stable")
-    nodes = batch.n_id[order]
+    order = np.argsort(n_id, kind="stable")
+    nodes = n_id[order]
     wanted = int(np.count_nonzero(np.diff(nodes))) + min(len(nodes), 1)
     own_bytes = len(nodes) * buffer.rows.shape[1]
     if wanted > buffer.num_slots:
@@ -172,8 +187,7 @@ def _reserve(
                 f"{buffer.num_slots} that memory= leaves for rows; give more, or make batches "
                 "smaller"
             )
-        batch.expected = None
-        _give_rows(batch, maker.take(own_bytes, admission.closed, admission.awaited))
+        rows.give_rows(maker.take(own_bytes, admission.closed, admission.awaited))
         return
 
     def why() -> str:
@@ -184,11 +198,11 @@ def _reserve(
         )
 
     def claimed(seconds: float) -> bool | None:
-        batch.claim = buffer.reserve(nodes, seconds, batch.expected)
-        return None if batch.claim is None else True
+        rows.claim = buffer.reserve(nodes, seconds, hint)
+        return None if rows.claim is None else True
 
     def given() -> bool:
-        _give_rows(batch, maker.overdraft.beyond([own_bytes])[0])
+        rows.give_rows(maker.overdraft.beyond([own_bytes])[0])
         return True
 
     maker.overdraft.wait(
@@ -199,54 +213,52 @@ def _reserve(
         admission.awaited,
         why,
     )
-    batch.expected = None
-    if batch.claim is not None:
-        batch.x_index[order] = batch.claim.slots
+    if rows.claim is not None:
+        rows.index[order] = rows.claim.slots
 
 
-def _give_rows(batch: Prepared, memory: NDArray[np.uint8]) -> None:
-    """Rows of its own in place of slots."""
-    assert batch.x_index is not None
-    batch.x_index[:] = np.arange(len(batch.n_id))
-    batch.x_buffer = memory.view(np.float32).reshape(len(batch.n_id), -1)
+class _Slots(RowWorker):
+    """Fills slots. Not thread-safe, apart from `cancel`; all workers share the buffer."""
 
-
-class _ViewWorker:
-    """Rows stay in their slots. Not thread-safe, apart from `cancel`; all share the buffer."""
-
-    def __init__(self, features: FeatureRows, buffer: FeatureBuffer, meter: Meter) -> None:
-        self._features = features
+    def __init__(self, below: DriveSource, buffer: FeatureBuffer, meter: Meter) -> None:
+        self._below = below
         self._buffer = buffer
         self._meter = meter
         self._reading: set[Pending] = set()
         self._cancelled = threading.Event()
 
-    def gather(self, batch: Prepared, _: None = None) -> None:
-        """Fills the slots that the batch has reserved; or rows of its own where it has none."""
-        claim, batch.claim = batch.claim, None
+    def start(self, request: RowRequest) -> RowFill:
+        """Fills the slots that a batch has reserved; or rows of its own where it has none."""
+        assert isinstance(request.held, SlotView)
+        self._fill(request.ids, request.held)
+        return DONE
+
+    def _fill(self, n_id: Ids, rows: SlotView) -> None:
+        claim, rows.claim = rows.claim, None
         if claim is None:
-            assert batch.x_buffer is not None
-            order = np.argsort(batch.n_id, kind="stable")
-            self._read(batch.n_id[order], order, batch.x_buffer)
-            self._meter.serve(len(order))
+            assert rows.buffer is not None
+            order = np.argsort(n_id, kind="stable")
+            self._read(n_id[order], order, rows.buffer.view(np.uint8))
+            self._meter.fetch(len(order))
             return
         self._buffer.fill(claim, self._read, self._cancelled.is_set)
-        batch.x_buffer = self._buffer.hold(claim)
-        self._count(claim, len(batch.n_id))
+        rows.buffer = self._buffer.hold(claim)
+        self._count(claim, len(n_id))
 
     def _count(self, claim: _core.Claim, rows: int) -> None:
         """Rows found there, rows that one read brought for two, and rows that were read."""
-        self._meter.serve(rows, buffer=claim.found, shared=claim.shared)
+        self._meter.hit("buffer", claim.found)
+        self._meter.hit("shared", claim.shared)
+        self._meter.fetch(rows - claim.found - claim.shared)
 
     def _read(
         self,
         nodes: NDArray[np.int64],
         slots: NDArray[np.int64],
-        rows: NDArray[np.float32] | NDArray[np.uint8] | None = None,
+        rows: NDArray[np.uint8] | None = None,
     ) -> None:
         """Rows -> slots of the buffer, or places in `rows`."""
-        memory = self._buffer.rows if rows is None else rows
-        reading = self._features.start_read(nodes, memory, slots)
+        reading = self._below.read(nodes, self._buffer.rows if rows is None else rows, slots)
         self._reading.add(reading)
         try:
             if self._cancelled.is_set():  # perhaps before there was anything to cancel
@@ -261,45 +273,44 @@ class _ViewWorker:
             reading.cancel()
 
 
-class _CopyWorker(_ViewWorker):
+class _CopyWorker(_Slots):
     """The same rows, copied into x."""
 
     def __init__(
-        self, features: FeatureRows, buffer: FeatureBuffer, part_rows: int, meter: Meter
+        self,
+        below: DriveSource,
+        buffer: FeatureBuffer,
+        part_rows: int,
+        copier: _core.Copier,
+        meter: Meter,
     ) -> None:
-        super().__init__(features, buffer, meter)
+        super().__init__(below, buffer, meter)
         self._part_rows = part_rows
-        self._copier = RowCopier(buffer.rows, features.encoding, cpu_count())
+        self._copier = copier
         self._copying = threading.Lock()
 
-    def gather(self, batch: Prepared, _: None = None) -> None:
+    def start(self, request: RowRequest) -> RowFill:
         # Ascending, so that the drive sees one forward sweep and neighbours are read together;
-        # where a batch goes in parts, so do they.
-        order = np.argsort(batch.n_id, kind="stable")
-        nodes = batch.n_id[order]
+        # where a request goes in parts, so do they.
+        order = np.argsort(request.ids, kind="stable")
+        nodes = request.ids[order]
+        places = order if request.places is None else request.places[order].astype(np.int64)
 
         def extract(begin: int) -> None:
             part = slice(begin, begin + self._part_rows)
-            self._extract(batch, nodes[part], order[part])
+            self._extract(request, nodes[part], places[part])
 
         begins = range(0, len(nodes), self._part_rows)
         parts = ordered_map(extract, begins, threads=_PARTS_AT_ONCE)
         for _ in parts if len(begins) > 1 else map(extract, begins):
             pass
-        batch.expected = None
+        return DONE
 
-    def _extract(
-        self, batch: Prepared, nodes: NDArray[np.int64], places: NDArray[np.int64]
-    ) -> None:
-        assert batch.x is not None
-        claim = self._buffer.claim(nodes, self._read, self._cancelled.is_set, batch.expected)
+    def _extract(self, request: RowRequest, nodes: Ids, places: Ids) -> None:
+        claim = self._buffer.claim(nodes, self._read, self._cancelled.is_set, request.hint)
         try:
-            with self._copying, self._meter.span("copy", batch.task.batch, within="gather"):
-                self._copier.copy(claim.slots, batch.x, places)
+            with self._copying, self._meter.span("copy", within="gather"):
+                self._copier.place(self._buffer.rows, claim.slots, request.x, places)
         finally:
             claim.release()
         self._count(claim, len(nodes))
-
-    def cancel(self) -> None:
-        super().cancel()
-        self._copier.cancel()

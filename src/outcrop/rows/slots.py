@@ -1,8 +1,8 @@
-"""Rows in slots of memory, over the drive: chosen once (static), or by a script of each window."""
+"""Rows in slots of memory, over a slower source: chosen once, or by a script of each window."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,48 +12,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.batch import Prepared, RowShape
-from outcrop.cache.policy import (
+from outcrop.batch import RowRequest, RowShape
+from outcrop.disk import aligned_empty, reading_bytes
+from outcrop.meter import Meter
+from outcrop.plan.charges import PREPARATION, Charge, Phase
+from outcrop.rows.drive import DRIVE, DriveRows, DriveSource
+from outcrop.rows.policy import (
     Belady,
     Changes,
     Lru,
     Plan,
     Policy,
     Static,
-    choosing_bytes,
-    most_out_edges,
 )
-from outcrop.disk import aligned_empty
-from outcrop.meter import Meter
-from outcrop.parallel import cpu_count
-from outcrop.plan.charges import Charge, Phase
-from outcrop.rows.drive import read_all
 from outcrop.rows.source import (
-    ENCODINGS,
     Resources,
+    RowFill,
     RowSource,
+    RowsPart,
     RowWorker,
     Script,
     Stop,
-    row_shape,
 )
 from outcrop.sample.seeds import Ids
-from outcrop.sample.topology import PREPARATION
 from outcrop.sample.trace import TraceReader
-from outcrop.store.arrays import WRITE_BUFFER_BYTES, reading_bytes
-from outcrop.store.degrees import out_degrees
+from outcrop.store.arrays import WRITE_BUFFER_BYTES
+from outcrop.store.degrees import choosing_bytes, most_out_edges, out_degrees
 from outcrop.store.store import FeatureRows
 
 if TYPE_CHECKING:
     from outcrop.plan.context import Context
 
+TIER = "cache"
 PolicyName = Literal["belady", "static", "lru"]
 _POLICIES: dict[PolicyName, type[Policy]] = {"belady": Belady, "lru": Lru, "static": Static}
 # Read at a time while a cache is filled: enough requests to keep the drive's queue full.
 _FILL_ROWS = 1 << 16
 # Per slot: nodes and slots, sorted, and the reader's copies of both.
 _FILL_BYTES = 40
-_USUAL_UNIT = 4096
 # What an Appender takes, and what reads its file back.
 _SPILL_BYTES = 2 * WRITE_BUFFER_BYTES
 
@@ -63,14 +59,19 @@ _SPILL_BYTES = 2 * WRITE_BUFFER_BYTES
 
 @dataclass(frozen=True)
 class StaticSlots:
-    """The rows of the nodes with the most out-edges (PaGraph), the others from the drive."""
+    """The rows of the nodes with the most out-edges (PaGraph)."""
 
     slots: int
+    over: RowsPart = DRIVE
+    skipped: int = 0
+    """Nodes with still more out-edges, whose rows a tier above has."""
 
     @classmethod
-    def within(cls, context: Context, room: int) -> StaticSlots:
-        """As many as fit, their table aside."""
-        return cls(min(room // cls.slot_bytes(context), context.graph.num_nodes))
+    def within(cls, context: Context, room: int, over: RowsPart = DRIVE) -> StaticSlots:
+        """As many as fit, with the table that finds them."""
+        slot, nodes = cls.slot_bytes(context), context.graph.num_nodes
+        room -= cls.table_bytes(context, min(max(room, 0) // slot, nodes))
+        return cls(min(max(room, 0) // slot, nodes), over)
 
     @staticmethod
     def slot_bytes(context: Context) -> int:
@@ -82,50 +83,88 @@ class StaticSlots:
         return _core.node_table_bytes(context.graph.num_nodes, slots)
 
     def shape(self, context: Context) -> RowShape:
-        return row_shape(context, staged=True)
+        return self.over.shape(context)
 
     def charges(self, context: Context) -> Sequence[Charge]:
         return [
             Charge("feature cache", self.slots * self.slot_bytes(context)),
             Charge("table of rows", self.table_bytes(context, self.slots)),
-            *_choosing(context, self.slots),
+            *choosing(context, self.slots),
+            *self.over.charges(context),
         ]
 
     def open(self, on: Resources) -> RowSource:
-        return _Static(on, self.slots)
+        return _Static(on, self, self.over.open(on))
 
 
 class _Static(RowSource):
-    def __init__(self, on: Resources, slots: int) -> None:
-        # First: while nodes are chosen there is memory for a number per node.
-        self._nodes = most_out_edges(out_degrees(on.store, on.progress), slots)
+    def __init__(self, on: Resources, part: StaticSlots, below: RowSource) -> None:
+        self.below, self.expects = below, below.expects
+        # Now: while nodes are chosen there is memory for a number per node.
+        degrees = out_degrees(on.store, on.progress)
+        self._nodes = most_out_edges(degrees, part.skipped + part.slots)
+        if part.skipped:
+            above = most_out_edges(degrees, part.skipped)
+            self._nodes = np.setdiff1d(self._nodes, above, assume_unique=True)
+        del degrees
         self._store = on.store
+        below.beneath(self)
 
     def load(self) -> None:
+        super().load()
         self._policy = Static(self._store.num_nodes, self._nodes)
         self._memory = aligned_empty((max(len(self._nodes), 1), self._store.encoding.row_bytes))
-        SlotRows(self._store.features, self._memory, 1).fill(self._nodes)
+        fill(self._store.features, self._memory, self._nodes)
 
-    def worker(self, meter: Meter) -> RowWorker:
-        rows = SlotRows(self._store.features, self._memory, cpu_count())
-        return _StaticWorker(rows, self._policy, meter)
+    def passes_on(self, nodes: Ids) -> Ids:
+        return nodes[self._policy.look_up(nodes) < 0]
+
+    def worker(self, copier: _core.Copier, meter: Meter) -> RowWorker:
+        assert self.below is not None
+        below = self.below.worker(copier, meter)
+        return _StaticWorker(self._memory, self._policy, below, copier, meter)
 
     def close(self) -> None:
+        super().close()
         self._memory = np.empty((0, 0), np.uint8)
 
 
-class _StaticWorker:
-    def __init__(self, rows: SlotRows, policy: Static, meter: Meter) -> None:
-        self._rows = rows
-        self._policy = policy
-        self._meter = meter
-        self.cancel = rows.cancel
+class _StaticWorker(RowWorker):
+    def __init__(
+        self,
+        memory: NDArray[np.uint8],
+        policy: Static,
+        below: RowWorker,
+        copier: _core.Copier,
+        meter: Meter,
+    ) -> None:
+        self._memory, self._policy, self._below = memory, policy, below
+        self._copier, self._meter = copier, meter
+        self.cancel = below.cancel  # type: ignore[method-assign]
 
-    def gather(self, batch: Prepared, _: None = None) -> None:
-        slots = self._policy.look_up(batch.n_id)
-        self._rows.gather(batch, slots)
-        _serve(self._meter, slots)
-        batch.stored = None  # its memory goes back now
+    def start(self, request: RowRequest) -> RowFill:
+        slots = self._policy.look_up(request.ids)
+        return _start(request, slots, self._memory, self._below, self._copier, self._meter)
+
+
+def _start(
+    request: RowRequest,
+    slots: NDArray[np.int32],
+    memory: NDArray[np.uint8],
+    below: RowWorker,
+    copier: _core.Copier,
+    meter: Meter,
+) -> RowFill:
+    """Rows that are in no slot are on their way while the others are copied."""
+    rest = request.without(slots >= 0)
+    flying = below.start(rest)
+    try:
+        copier.place(memory, slots, request.x, request.places)
+    except BaseException:
+        flying.finish()  # nothing may arrive in memory that is somebody else's
+        raise
+    meter.hit(TIER, len(slots) - len(rest.ids))
+    return flying
 
 
 # By a script
@@ -133,7 +172,7 @@ class _StaticWorker:
 
 @dataclass(frozen=True)
 class PlannedSlots:
-    """What is in which slot is decided ahead, for a window of batches; other rows are on the drive.
+    """What is in which slot is decided ahead, for a window of batches; other rows are below.
 
     A batch changes what the next one finds: they are gathered one by one, in their order.
     """
@@ -145,19 +184,16 @@ class PlannedSlots:
     """Emptied after each window, for others who use the memory meanwhile."""
     region: str | None = None
     """The name of that memory."""
-    unit_bytes: int = _USUAL_UNIT
-    """The size of the smallest read of a missing row, and what it is aligned to."""
+    over: DriveRows = DRIVE
+    """Rows of packs or of an array cannot enter: they are of one batch, or there already."""
 
-    @staticmethod
-    def slot_bytes(context: Context, policy: PolicyName, *, refilled: bool) -> int:
+    def slot_bytes(self, context: Context) -> int:
         """A cached row, and what its policy keeps of it."""
-        return max(context.graph.row_bytes, 1) + _policy_bytes(policy, refilled=refilled)
-
-    def _slot_bytes(self, context: Context) -> int:
-        return self.slot_bytes(context, self.policy, refilled=self.refilled)
+        own = _policy_bytes(self.policy, refilled=self.refilled)
+        return max(context.graph.row_bytes, 1) + own
 
     def slots(self, context: Context) -> int:
-        return self.bytes // self._slot_bytes(context)
+        return self.bytes // self.slot_bytes(context)
 
     def memory_bytes(self, context: Context) -> int:
         """What rows alone take: others may use it meanwhile."""
@@ -165,7 +201,7 @@ class PlannedSlots:
         return max(self.bytes - policy, 1)
 
     def shape(self, context: Context) -> RowShape:
-        return row_shape(context, staged=True)
+        return self.over.shape(context)
 
     def charges(self, context: Context) -> Sequence[Charge]:
         when = Phase.LOOP if self.region else Phase.RUN
@@ -174,20 +210,16 @@ class PlannedSlots:
 
     def beside(self, context: Context) -> Sequence[Charge]:
         """All but the slots."""
-        nodes, choosing = context.batch.nodes, list[Charge]()
+        nodes, chosen = context.batch.nodes, list[Charge]()
         if self.policy == "static":
-            choosing = _choosing(context, self.slots(context))
+            chosen = choosing(context, self.slots(context))
         # Changes that are in use and ahead, and lists of misses.
         return [
             Charge("changes of the cache", (4 * 12 + 3 * 8) * nodes),
             Charge("table of rows", 0 if self.policy == "belady" else self._table_bytes(context)),
-            Charge("disk engine for rows", self._engine_bytes(context)),
-            *choosing,
+            *chosen,
+            *self.over.charges(context),
         ]
-
-    def _engine_bytes(self, context: Context) -> int:
-        own = self.unit_bytes != _USUAL_UNIT
-        return context.engine.in_units(self.unit_bytes) if own else 0
 
     def _table_bytes(self, context: Context) -> int:
         slots = min(self.slots(context), context.graph.num_nodes)
@@ -217,14 +249,22 @@ class PlannedRows(RowSource):
     """Scripts are made one window after the other, and carried out in the same order."""
 
     def __init__(self, part: PlannedSlots, on: Resources) -> None:
+        self.below: DriveSource = part.over.open(on)
         self._part, self._store = part, on.store
         self._slots = part.slots(on.context)
+        self._above: list[RowSource] = []
         self._hottest: Ids | None = None
         if part.policy == "static":
-            # First: while nodes are chosen there is memory for a number per node.
+            # Now: while nodes are chosen there is memory for a number per node.
             self._hottest = most_out_edges(out_degrees(on.store, on.progress), self._slots)
         self._memory = aligned_empty(part.memory_bytes(on.context))
-        self.shared_memory = self._memory if part.region is not None else None
+
+    @property
+    def shared_memory(self) -> NDArray[np.uint8] | None:
+        return self._memory if self._part.region is not None else None
+
+    def beneath(self, above: RowSource) -> None:
+        self._above.append(above)
 
     @cached_property
     def _policy(self) -> Policy:
@@ -234,16 +274,14 @@ class PlannedRows(RowSource):
         made = cast(type[Belady] | type[Lru], _POLICIES[self._part.policy])
         return made(nodes, self._slots, keeps=keeps)
 
-    def _rows(self, threads: int) -> SlotRows:
-        row_bytes, unit = self._store.encoding.row_bytes, self._part.unit_bytes
-        features = self._store.features
-        if unit != _USUAL_UNIT:
-            features = self._store.features_in_units(unit)
-        memory = self._memory[: self._slots * row_bytes].reshape(self._slots, row_bytes)
-        return SlotRows(features, memory, threads)
+    @property
+    def _rows(self) -> NDArray[np.uint8]:
+        """The memory as rows, [slots, row bytes]."""
+        row_bytes = self._store.encoding.row_bytes
+        return self._memory[: self._slots * row_bytes].reshape(self._slots, row_bytes)
 
-    def worker(self, meter: Meter) -> RowWorker:
-        return _PlannedWorker(self._rows(cpu_count()), meter)
+    def worker(self, copier: _core.Copier, meter: Meter) -> RowWorker:
+        return _PlannedWorker(self._rows, self.below.worker(copier, meter), copier, meter)
 
     def script(
         self,
@@ -258,15 +296,16 @@ class PlannedRows(RowSource):
 
         `ends`: batches after which its contents are kept. `stop` may raise.
         """
-        disk = self._store.disk
         if self._part.refilled:  # nothing of it is there any more
             ends = ()
-        return self._policy.plan(trace, disk, folder, first=first, last=last, ends=ends, stop=stop)
+        nodes = cast(TraceReader, _Rest(trace, self._above)) if self._above else trace
+        disk = self._store.disk
+        return self._policy.plan(nodes, disk, folder, first=first, last=last, ends=ends, stop=stop)
 
     def switch(self, script: Script) -> None:
         """Its contents become those of a window; nothing is gathered meanwhile."""
         assert isinstance(script, Plan)
-        self._rows(1).fill(*script.take_fill())
+        fill(self.below.features, self._rows, *script.take_fill())
 
     def restore(self, contents: Ids | None) -> None:
         """Later scripts go on from these contents; None: from an empty cache."""
@@ -274,88 +313,92 @@ class PlannedRows(RowSource):
 
     def close(self) -> None:
         self.__dict__.pop("_policy", None)
-        self._memory, self.shared_memory = np.empty(0, np.uint8), None
+        self._memory = np.empty(0, np.uint8)
 
 
-class _PlannedWorker:
-    def __init__(self, rows: SlotRows, meter: Meter) -> None:
-        self._rows = rows
-        self._meter = meter
-        self.cancel = rows.cancel
+class _Rest:
+    """The node ids of a trace, without those whose rows tiers above have."""
 
-    def gather(self, batch: Prepared, record: Changes | None) -> None:
-        if record is None:
-            read_all(self._rows.features, batch)
-            self._meter.serve(len(batch.n_id))
-            return
-        self._rows.gather(batch, record.slots)
-        _serve(self._meter, record.slots)
-        with self._meter.span("cache update", batch.task.batch, within="gather"):
-            self._rows.update(batch, record.in_positions, record.in_slots)
-        batch.stored = None  # its memory goes back now
+    def __init__(self, trace: TraceReader, above: Sequence[RowSource]) -> None:
+        self._trace = trace
+        self._above = above
+
+    def __len__(self) -> int:
+        return len(self._trace)
+
+    @property
+    def sizes(self) -> tuple[Ids, Ids]:
+        """At most."""
+        return self._trace.sizes
+
+    def scan(self, *given: Any, **options: Any) -> Iterator[Ids]:
+        for nodes in self._trace.scan(*given, **options):
+            for source in self._above:
+                nodes = source.passes_on(nodes)
+            yield np.ascontiguousarray(nodes)
+
+
+class _PlannedWorker(RowWorker):
+    def __init__(
+        self, rows: NDArray[np.uint8], below: RowWorker, copier: _core.Copier, meter: Meter
+    ) -> None:
+        self._rows, self._below, self._copier, self._meter = rows, below, copier, meter
+        self.cancel = below.cancel  # type: ignore[method-assign]
+
+    def start(self, request: RowRequest) -> RowFill:
+        changes: Changes | None = request.record
+        if changes is None:
+            return self._below.start(request)
+        flying = _start(request, changes.slots, self._rows, self._below, self._copier, self._meter)
+        return _Entering(flying, request, changes, self)
+
+    def enter(self, request: RowRequest, changes: Changes) -> None:
+        """Rows of a request that were read -> slots."""
+        positions = changes.in_positions
+        if request.places is not None:
+            positions = request.places[positions].astype(np.uint32)
+        with self._meter.span("cache update", within="gather"):
+            self._copier.update(request.stored, positions, self._rows, changes.in_slots)
+
+
+class _Entering:
+    """First all rows are there, then some enter: a slot may be one that this batch still reads."""
+
+    def __init__(
+        self, flying: RowFill, request: RowRequest, changes: Changes, worker: _PlannedWorker
+    ) -> None:
+        self._flying, self._request = flying, request
+        self._changes, self._worker = changes, worker
+
+    def finish(self) -> None:
+        self._flying.finish()
+        self._worker.enter(self._request, self._changes)
 
 
 # Both
 
 
-class SlotRows:
-    """Rows from slots, and from the drive those that are in none."""
-
-    def __init__(self, features: FeatureRows, memory: NDArray[np.uint8], threads: int) -> None:
-        """`memory`: [slots, row bytes], for rows as they are stored."""
-        encoding = features.encoding
-        self.features = features
-        self._memory = memory
-        self._core = _core.SlotRows(
-            memory, dim=encoding.dim, encoding=ENCODINGS[encoding.name], threads=threads
-        )
-
-    def fill(self, nodes: NDArray[np.int64], slots: NDArray[np.int64] | None = None) -> None:
-        """Reads rows of `nodes` (ascending) into slots; None: one after the other."""
-        for first in range(0, len(nodes), _FILL_ROWS):  # each read has copies of ids and slots
-            some = nodes[first : first + _FILL_ROWS]
-            last = first + len(some)
-            places = np.arange(first, last) if slots is None else slots[first:last]
-            self.features.start_read(some, self._memory, places).wait()
-
-    def gather(self, batch: Prepared, slots: NDArray[np.int32]) -> None:
-        """`slots`: where each row is; below 0: it is read."""
-        assert batch.x is not None
-        missing = np.flatnonzero(slots < 0)
-        places = missing[np.argsort(batch.n_id[missing])]
-        stored = batch.x if batch.stored is None else batch.stored
-        pending = self.features.start_read(batch.n_id[places], stored, places)
-        try:
-            self._core.gather(slots, batch.x)  # while the others are on their way
-        finally:
-            pending.wait()
-        if batch.stored is not None:
-            self._core.decode_misses(batch.stored, slots, batch.x)
-
-    def update(
-        self, batch: Prepared, positions: NDArray[np.uint32], slots: NDArray[np.uint32]
-    ) -> None:
-        """Rows of a gathered batch -> slots. They must have been read: not hits."""
-        assert batch.x is not None
-        source = batch.x.view(np.uint8) if batch.stored is None else batch.stored
-        self._core.update(source, positions, slots)
-
-    def cancel(self) -> None:
-        """A read under way is waited for: it takes as long as a batch."""
-        self._core.cancel()
+def fill(
+    features: FeatureRows,
+    memory: NDArray[np.uint8],
+    nodes: NDArray[np.int64],
+    slots: NDArray[np.int64] | None = None,
+) -> None:
+    """Reads rows of `nodes` (ascending) into slots; None: one after the other."""
+    for first in range(0, len(nodes), _FILL_ROWS):  # each read has copies of ids and slots
+        some = nodes[first : first + _FILL_ROWS]
+        last = first + len(some)
+        places = np.arange(first, last) if slots is None else slots[first:last]
+        features.start_read(some, memory, places).wait()
 
 
-def _serve(meter: Meter, slots: NDArray[Any]) -> None:
-    meter.serve(len(slots), cache=int(np.count_nonzero(slots >= 0)))
-
-
-def _choosing(context: Context, slots: int) -> list[Charge]:
+def choosing(context: Context, slots: int) -> list[Charge]:
     """What choosing rows takes; the list of them is there while others prepare, too."""
     graph = context.graph
     reading = reading_bytes(graph.array_bytes("indices"))
-    choosing = reading + choosing_bytes(graph.num_nodes, 0)
+    steps = reading + choosing_bytes(graph.num_nodes, 0)
     return [
-        Charge("choosing rows", choosing, Phase.PREPARE, PREPARATION),
+        Charge("choosing rows", steps, Phase.PREPARE, PREPARATION),
         Charge("chosen rows", Static.slot_bytes * min(slots, graph.num_nodes), Phase.PREPARE),
     ]
 

@@ -1,7 +1,8 @@
 """Row sources: what a plan says of rows, and what fills those of a batch.
 
-A part is a frozen value: what, how many. Opened it is a source, which lives as long as the loader
-and is shared by all its runs; each run has workers of its own.
+A part is a frozen value: what, how many, over what. Opened it is a source, which lives as long as
+the loader and is shared by all its runs; each run has workers of its own. Sources stack: each
+serves the rows that it has, and passes the others on to a slower one.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.batch import BatchMaker, Prepared, RowShape
+from outcrop.batch import Batch, BatchMaker, Places, RowRequest, RowShape
 from outcrop.meter import Meter
+from outcrop.parallel import cpu_count
 from outcrop.plan.charges import Charge
 from outcrop.progress import Progress
 from outcrop.sample.seeds import Ids
@@ -24,12 +26,8 @@ from outcrop.store.store import GraphStore
 if TYPE_CHECKING:
     from outcrop.plan.context import Context
 
-ENCODINGS = {
-    "float32": _core.Encoding.FLOAT32,
-    "float16": _core.Encoding.FLOAT16,
-    "bfloat16": _core.Encoding.BFLOAT16,
-    "int8": _core.Encoding.INT8,
-}
+Stop = Callable[[], None]
+"""Called between steps of long work; raises where it is not wanted any more."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +67,35 @@ class RowsPart(Protocol):
         """What batches have for each of their nodes."""
 
     def charges(self, context: Context) -> Sequence[Charge]:
-        """All that it keeps, beside batches."""
+        """All that it and the parts below keep, beside batches."""
 
     def open(self, on: Resources) -> RowSource:
-        """No row is read yet: there may be preparation to come, which needs the memory."""
+        """Whatever is chosen by reading is chosen now; what is kept is loaded later."""
+
+
+class RowFill(Protocol):
+    """Rows on their way."""
+
+    def finish(self) -> None:
+        """Waits for them; then what may change, changes: nobody reads it for this batch again."""
+
+
+class RowWorker:
+    """What gathers rows for one run; used by one thread at a time."""
+
+    def start(self, request: RowRequest) -> RowFill:
+        """Begins what is slow below, then copies what is here while that is on its way."""
+        raise NotImplementedError
+
+    def divide(self, _: RowRequest) -> tuple[Places, Places, Any] | None:
+        """Where it was decided ahead which rows a tier above has: these rows, their slots there,
+        and the record of the others. None: tiers look nodes up."""
+        return None
+
+    def cancel(self) -> None:
+        """From any thread: a request under way may raise CancelledError. The copier is cancelled
+        by whoever made it."""
+        raise NotImplementedError
 
 
 class Script(Protocol):
@@ -92,47 +115,74 @@ class Script(Protocol):
         """Removes its files."""
 
 
-class RowWorker(Protocol):
-    """Gathers rows for one run; used by one thread at a time."""
-
-    def gather(self, batch: Prepared, record: Any) -> None:
-        """Fills x. `record`: the script's; None: the batch is in no script."""
-
-    def cancel(self) -> None:
-        """From any thread: a gather under way may raise CancelledError."""
-
-
 class RowSource:
-    """Where rows come from. Thread-safe."""
+    """Where rows come from. Thread-safe. What it does not do itself, those below do."""
 
-    shared_memory: NDArray[np.uint8] | None = None
-    """The memory of its region, for another tenant while it holds no rows; None: it is in none."""
+    below: RowSource | None = None
+    expects: bool = False
+    """Whether `expect` is to be called, and `reserve`."""
+    reserves: bool = False
+    transfers: bool = False
+    """Whether x is put together on the device, by `transfer`."""
+
+    @property
+    def shared_memory(self) -> NDArray[np.uint8] | None:
+        """The memory of its region, for another tenant while it holds no rows; None: no region."""
+        return None if self.below is None else self.below.shared_memory
 
     def load(self) -> None:
         """Reads what is kept from the first batch on: all preparation is over."""
+        if self.below is not None:
+            self.below.load()
 
-    def worker(self, meter: Meter) -> RowWorker:
-        """For one gatherer of one run."""
+    @property
+    def threads(self) -> int:
+        """How many copy the rows of a batch."""
+        return cpu_count() if self.below is None else self.below.threads
+
+    def worker(self, copier: _core.Copier, meter: Meter) -> RowWorker:
+        """For one gatherer of one run, whose copier all its tiers share."""
         raise NotImplementedError
 
-    def expect(self, _: Ids) -> _core.Expected | None:
-        """A sampled batch will want these: a hint, from any thread."""
-        return None
+    def expect(self, nodes: Ids) -> _core.Expected | None:
+        """A sampled batch will want these -> a hint for its request. From any thread."""
+        return None if self.below is None else self.below.expect(self.passes_on(nodes))
 
-    def reserve(self, batch: Prepared, admission: Admission) -> None:
+    def reserve(self, batch: Batch, hint: Any, admission: Admission) -> None:
         """In the order of batches: takes what a batch needs beside its own memory. May wait."""
+        raise NotImplementedError
+
+    def transfer(self, batch: Batch) -> None:
+        """The stage of the device: puts x of a gathered batch together there."""
+        raise NotImplementedError
+
+    def passes_on(self, nodes: Ids) -> Ids:
+        """The nodes of a batch whose rows are asked for below."""
+        return nodes
+
+    def beneath(self, above: RowSource) -> None:
+        """From now on only what this one passes on comes here."""
+        if self.below is not None:
+            self.below.beneath(above)
 
     @property
     def facts(self) -> dict[str, Any]:
         """For the record, in JSON's values."""
-        return {}
+        return {} if self.below is None else self.below.facts
 
     def close(self) -> None:
         """Gives its memory up; closed twice is closed."""
+        if self.below is not None:
+            self.below.close()
 
 
-Stop = Callable[[], None]
-"""Called between steps of long work; raises where it is not wanted any more."""
+class _Done:
+    def finish(self) -> None:
+        """Nothing is on its way."""
+
+
+DONE = _Done()
+"""Rows that are there already."""
 
 
 def row_shape(context: Context, *, staged: bool = False) -> RowShape:
@@ -144,5 +194,5 @@ def row_shape(context: Context, *, staged: bool = False) -> RowShape:
     labels = context.graph.has("labels")
     if rows is None:
         return RowShape(None, labels)
-    staged_bytes = rows.row_bytes if staged and rows.name != "float32" else None
+    staged_bytes = rows.row_bytes if staged and rows.name != "float32" else 0
     return RowShape(rows.dim, labels, staged_bytes)

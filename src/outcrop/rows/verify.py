@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from outcrop.batch import Prepared
+from outcrop.batch import Batch
+from outcrop.disk import READ_BLOCK_BYTES
 from outcrop.errors import CorruptError
-from outcrop.store.arrays import READ_BLOCK_BYTES
 from outcrop.store.store import FeatureRows
 
 
-def verify_rows(batch: Prepared, features: FeatureRows) -> None:
+def verify_rows(batch: Batch, features: FeatureRows) -> None:
     """CorruptError where a row is not, bit by bit, the one of its node."""
-    x = batch.x if batch.assemble is None else batch.assemble().cpu().numpy()
-    if batch.x_buffer is not None and batch.x_index is not None:
-        x = batch.x_buffer[batch.x_index]
-    if x is None:
+    if batch.rows is None:
         return
+    x = batch.rows.values()
     step = max(1, READ_BLOCK_BYTES // max(1, features.encoding.row_bytes))
     for begin in range(0, len(batch.n_id), step):
         ids = batch.n_id[begin : begin + step]

@@ -1,40 +1,311 @@
-"""Runner: a plan at work. One for every plan: sample or replay -> admit -> gather, on threads.
+"""Runner: a strategy at work, with its memory: tasks -> batches. One for every plan.
 
-        tasks ─> [window] ─> sample | graph load ─> admit ─> gather ─> the loop
+        tasks ─> [window] ─> sample | graph load ─> admit ─> gather ─> [transfer] ─> the loop
 
 Where there is something ahead of a batch, its window is entered first, in order, and the batch is
 loaded from there; else it is sampled as it comes. `admit` gives it memory, in the order of batches:
-whoever waits there knows that those before have all they need and will end.
+whoever waits there knows that those before have all they need and will end. Where the device of
+batches has rows, x is put together there last.
 """
 
 from __future__ import annotations
 
+import atexit
 import queue
+import sys
 import time
+import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 from outcrop import _core
 from outcrop.ahead.ahead import Ahead, AheadRun
-from outcrop.batch import BatchMaker, Prepared
-from outcrop.meter import Meter
-from outcrop.pipeline import Pipeline, Stage
-from outcrop.plan.plan import Plan
-from outcrop.plan.settle import Settled
-from outcrop.progress import Progress
+from outcrop.auto import AUTO, choose, with_advice
+from outcrop.batch import Batch, BatchMaker
+from outcrop.budget import lendable
+from outcrop.errors import BudgetError, BudgetWarning, StoreError, is_refusal_to_write
+from outcrop.forks import PROCESS, forked, kept_from_children
+from outcrop.meter import (
+    GATHER,
+    GRAPH_LOAD,
+    SAMPLE,
+    TRANSFER,
+    WINDOW,
+    Meter,
+)
+from outcrop.metrics import DriveUse, EpochRecord, LoaderRecord
+from outcrop.options import format_size, parse_size, size_of_at_least
+from outcrop.pipeline import Event, Pipeline, Stage
+from outcrop.plan.context import LENT, MIN_BATCHES
+from outcrop.plan.plan import Plan, Strategy
+from outcrop.plan.settle import Settled, Wanted, probe, settle
+from outcrop.progress import SILENT, Progress
+from outcrop.rows.copier import copiers
 from outcrop.rows.source import Admission, Resources, RowSource, RowWorker
 from outcrop.rows.verify import verify_rows
-from outcrop.run.stages import GATHER, GRAPH_LOAD, SAMPLE, WINDOW
-from outcrop.sample.sampler import Sampler, Subgraph, WaitingBatches
-from outcrop.sample.seeds import Task
-from outcrop.sample.topology import Opening, Topology
+from outcrop.sample.sampler import Sampler, Sampling, Subgraph, WaitingBatches
+from outcrop.sample.seeds import SeedOrder, Stream, Task
+from outcrop.sample.topology import Opening
 from outcrop.store.store import GraphStore
+from outcrop.strategies import strategy_named
+
+_MOST_EVENTS = 10_000
+# Frames from here to a loop over a loader: the schedule's and the loader's are between.
+_CALLER = 4
 
 
 class Runner:
-    """Opens the parts of a plan once; each run is a pipeline of its own over them."""
+    """Settles a plan, opens its parts, and makes batches. Any number of schedules share it."""
+
+    def __init__(
+        self,
+        store: GraphStore,
+        sampling: Sampling,
+        first: SeedOrder,
+        *,
+        strategy: str | Strategy,
+        memory: str | int,
+        disk: str | int | None = None,
+        epochs: int | None = None,
+        progress: Progress = SILENT,
+        device: str = "cpu",
+        strict_memory: bool = False,
+        others: Sequence[SeedOrder] = (),
+        check: bool = False,
+        lent_bytes: int = 0,
+    ) -> None:
+        """`first`: the schedule that is prepared for; its batches show how large batches are, and
+        so do those of `others`.
+
+        `epochs`: how many the run will have, if known. `progress`: is told how preparation goes.
+        `device`: where batches will go. `strategy`: by name, with options; or auto; or one's own.
+        `strict_memory`: BudgetError where a batch that the loop waits for would need more memory
+        than is left; else it is served, with a BudgetWarning.
+        `check`: whether all that is read is compared with its checksums.
+        `lent_bytes`: what `lend` must be able to lend.
+
+        BudgetError where the memory is too little, with the least that would do.
+        """
+        if check:
+            store.check_reads(progress)
+        wanted = Wanted(
+            store,
+            sampling,
+            first,
+            parse_size(memory),
+            None if disk is None else parse_size(disk),
+            epochs,
+            device,
+            tuple(others),
+            lent_bytes,
+        )
+        self.store = store
+        self.sampling = sampling
+        self.seed = first.seed
+        self._strict_memory = strict_memory
+        self._largest = max(seeds.batch_size for seeds in (first, *others))
+        self._runs: list[Meter] = []  # those that are open; the last one is shown
+        self._loops: WeakSet[Iterator[Batch]] = WeakSet()
+        self._closed = False
+        self._process = PROCESS.id
+        kept_from_children.add(self)
+        if strategy == AUTO:
+            self._open_best(wanted, progress)
+        else:
+            self._open(_settled(wanted, strategy), progress)
+        _open_runners.add(self)
+
+    def _open_best(self, wanted: Wanted, progress: Progress) -> None:
+        """Opens what auto chooses; where that cannot be written, what auto chooses next."""
+        failed: dict[str, str] = {}
+        while True:
+            choice = choose(wanted, failed)
+            before = self.store.derived.disk_bytes()
+            try:
+                self._open(choice.settled, progress)
+                break
+            except (BudgetError, OSError) as error:
+                if not is_refusal_to_write(error):
+                    raise
+                failed[choice.strategy] = str(error)
+        self.record.passed_over = dict(choice.passed_over)
+        written = self.store.derived.disk_bytes() - before
+        if choice.passed_over:
+            progress.note(choice.sentence(max(written, 0)))
+
+    def _open(self, settled: Settled, progress: Progress) -> None:
+        self._settled = settled
+        self.rows = settled.plan.shape(settled.context)
+        self.budget = settled.budget
+        self._pool = self.budget.slabs()
+        labels = self.store.load_labels() if self.rows.labels else None
+        maker = BatchMaker(
+            self._pool,
+            self.rows,
+            labels,
+            edge_ids=self.sampling.edge_ids,
+            strict=self._strict_memory,
+        )
+        self._overdraft = maker.overdraft
+        start = time.perf_counter()
+        self.parts = Parts(settled, self.store, maker, progress)
+        self.record = LoaderRecord(
+            strategy=str(settled.strategy),
+            memory_bytes=self.budget.total_bytes,
+            charges=dict(self.budget.charges),
+            batch_memory_bytes=self._pool.limit_bytes,
+            depth=settled.depth,
+            prepare_seconds=time.perf_counter() - start,
+            order=settled.plan.concurrency.order,
+            plan=self.parts.facts,
+        )
+
+    def run(
+        self, tasks: Sequence[Task], stream: Stream, epoch: int, *, whole: bool = False
+    ) -> Iterator[Batch]:
+        """The batch of each task, counted in the record as (a part of) an epoch.
+
+        `whole`: they go to its end, and the next epoch will follow. To drop the iterator is to stop
+        the work.
+        """
+        self.check_open()
+        meter = Meter()
+        entry = EpochRecord(stream=stream.name.lower(), epoch=epoch)
+        computed: deque[Event] = deque(maxlen=_MOST_EVENTS)
+        before = DriveUse.now(self.store)
+        start = time.perf_counter()
+        first = tasks[0].batch if len(tasks) else 0
+        batches = self.parts.run(tasks, meter, whole=whole)
+        self._loops.add(batches)
+        kept_from_children.add(batches)
+        self._runs.append(meter)
+        try:
+            for batch in batches:
+                if excuse := self._overdraft.take_excuse():
+                    warnings.warn(excuse, BudgetWarning, stacklevel=_CALLER)
+                edges = batch.edge_index.shape[1]
+                entry.count(len(batch.task.seeds), edges, len(batch.n_id), batch.row_bytes)
+                number = batch.task.batch - first
+                begin = time.perf_counter()
+                batch.give_to_children()
+                yield batch
+                del batch  # not kept here while the next one is awaited
+                if PROCESS.id != self._process:
+                    raise forked("loader", self._process)
+                computed.append(Event("compute", number, begin, time.perf_counter()))
+        finally:
+            if PROCESS.id == self._process:  # else all but this generator is the parent's
+                batches.close()  # type: ignore[attr-defined]
+                self._runs = [run for run in self._runs if run is not meter]
+                if not sys.is_finalizing():  # else open at the end of the program: nobody reads on
+                    after = DriveUse.now(self.store)
+                    entry.finish(time.perf_counter() - start, meter, before, after)
+                    self._add_to_record(entry, [*meter.events, *computed], start)
+
+    @property
+    def alterations(self) -> dict[str, Any]:
+        """Options of the strategy that make batches differ from what is sampled, by full names."""
+        name, ahead = self._settled.strategy.name, self.parts.ahead
+        altered = {} if ahead is None else ahead.alterations
+        return {f"{name}:{option}": value for option, value in altered.items()}
+
+    def foresee(self, seeds: SeedOrder) -> None:
+        """Says at once where batches of another schedule will need more memory than there is."""
+        if seeds.batch_size <= self._largest:
+            return
+        self._largest = seeds.batch_size
+        sizes = probe(self.store, self.sampling, seeds)
+        needed = replace(self._settled.context, batch=sizes).batch_bytes(self.rows)
+        missing = MIN_BATCHES * needed - self._pool.limit_bytes
+        if missing <= 0:
+            return
+        said = (
+            f"batches of {seeds.batch_size} seeds take up to {format_size(needed)}, and memory= "
+            f"leaves {format_size(self._pool.limit_bytes)} for two; make the loader with siblings= "
+            f"that say so, or with {size_of_at_least(missing)} more"
+        )
+        if self._strict_memory:
+            raise BudgetError(said)
+        warnings.warn(said, BudgetWarning, stacklevel=3)
+
+    @contextmanager
+    def lend(self) -> Iterator[int]:
+        """Gives up the memory of batches, for other work while none is under way: its bytes."""
+        size = lendable(max(self._pool.limit_bytes - self._pool.held_bytes, 0))
+        lent = self._pool.take([size], 0.0) if size else []
+        try:
+            yield size + self.budget.charges.get(LENT, 0)
+        finally:
+            del lent
+
+    def queue_lengths(self) -> dict[str, int]:
+        """How many batches wait before each stage of the current run, and for the loop.
+
+        May be called on any thread; empty between runs.
+        """
+        runs = self._runs
+        return runs[-1].queue_lengths if runs else {}
+
+    def _add_to_record(self, entry: EpochRecord, events: list[Event], start: float) -> None:
+        self.record.peak_batch_bytes = self._pool.peak_bytes
+        self.record.over_budget_bytes = self._overdraft.peak_bytes
+        if not self.record.epochs:
+            self.record.events = [
+                (e.stage, e.number, round(e.start - start, 6), round(e.end - start, 6))
+                for e in events
+            ]
+        self.record.epochs.append(entry)
+
+    def check_open(self) -> None:
+        """StoreError where it or its store was closed, ForkedError in a forked child."""
+        if PROCESS.id != self._process:
+            raise forked("loader", self._process)
+        if self._closed:
+            raise StoreError("this loader is closed: make another")
+        if self.store.closed:
+            raise self.store.closed_error()
+
+    def close(self) -> None:
+        """Ends loops that are open, and gives up what the strategy opened; closed twice is closed.
+
+        Does nothing in a forked child: what it has a copy of is the parent's.
+        """
+        if self._closed or PROCESS.id != self._process:
+            return
+        self._closed = True
+        for batches in list(self._loops):
+            with suppress(ValueError):  # another thread is in it, and will end it
+                batches.close()  # type: ignore[attr-defined]
+        self.parts.close()
+        _open_runners.discard(self)
+
+
+_open_runners: WeakSet[Runner] = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    # A loop that was left by an error lives until here: its strategy may have files to remove.
+    for runner in list(_open_runners):
+        runner.close()
+
+
+def _settled(wanted: Wanted, strategy: str | Strategy) -> Settled:
+    """As `settle`; the refusal of `memory`, which is the first that people try, names another."""
+    named = strategy_named(strategy) if isinstance(strategy, str) else strategy
+    try:
+        return settle(wanted, named)
+    except BudgetError as error:
+        raise with_advice(wanted, error) if strategy == "memory" else error from None
+
+
+class Parts:
+    """The parts of a plan, opened once; each run is a pipeline of its own over them."""
 
     def __init__(
         self, settled: Settled, store: GraphStore, maker: BatchMaker, progress: Progress
@@ -56,17 +327,13 @@ class Runner:
                 self.ahead = plan.ahead.open(self.on, self.topology, self.rows, lent)
             if self.rows is not None:
                 self.rows.load()
+                self.copier = copiers(store.encoding, self.rows.threads)
         except BaseException:
             self.close()
             raise
 
-    def run(
-        self, tasks: Sequence[Task], meter: Meter, *, whole: bool = False
-    ) -> Iterator[Prepared]:
-        """The batch of each task. To drop the iterator is to stop the work.
-
-        `whole`: the tasks go to the end of an epoch, and the next epoch will follow.
-        """
+    def run(self, tasks: Sequence[Task], meter: Meter, *, whole: bool = False) -> Iterator[Batch]:
+        """As the runner's."""
         ahead = None if self.ahead is None else self.ahead.begin(tasks, whole, meter)
         complete = False
         try:
@@ -78,11 +345,6 @@ class Runner:
         finally:
             if ahead is not None:
                 ahead.end(complete=complete)
-
-    @property
-    def alterations(self) -> dict[str, Any]:
-        """Options that make its batches differ from `memory`'s, in JSON's values."""
-        return {} if self.ahead is None else self.ahead.alterations
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -116,23 +378,33 @@ class _Sampled:
     subgraph: Subgraph
     sampler: Sampler | None = None
     """Whose memory the subgraph is in; None: it has its own."""
-    expected: _core.Expected | None = None
+    hint: _core.Expected | None = None
     record: Any = None
+
+
+@dataclass
+class _Admitted:
+    batch: Batch
+    record: Any
+    hint: Any
 
 
 class _Run:
     """The stages of one iteration."""
 
     def __init__(
-        self, runner: Runner, tasks: Sequence[Task], ahead: AheadRun | None, meter: Meter
+        self, parts: Parts, tasks: Sequence[Task], ahead: AheadRun | None, meter: Meter
     ) -> None:
-        on, plan = runner.on, runner.plan
-        self._on, self._plan, self._rows = on, plan, runner.rows
+        on, plan = parts.on, parts.plan
+        self._on, self._plan, self._rows = on, plan, parts.rows
         self._tasks, self._ahead, self._meter = tasks, ahead, meter
-        self._topology: Topology = runner.topology
+        self._topology = parts.topology
         self._workers: list[RowWorker] = []
-        if runner.rows is not None:
-            self._workers = [runner.rows.worker(meter) for _ in range(on.gatherers)]
+        self._copiers: list[_core.Copier] = []
+        if parts.rows is not None:
+            self._copiers = [parts.copier() for _ in range(on.gatherers)]
+            self._workers = [parts.rows.worker(each, meter) for each in self._copiers]
+        self._transfers = parts.rows is not None and parts.rows.transfers
         self._free: queue.SimpleQueue[Sampler] = queue.SimpleQueue()
         self._idle: queue.SimpleQueue[RowWorker] = queue.SimpleQueue()
         self._samplers: list[Sampler] = []
@@ -151,7 +423,7 @@ class _Run:
         self._samplers.append(sampler)
         self._free.put(sampler)
 
-    def piped(self) -> Iterator[Prepared]:
+    def piped(self) -> Iterator[Batch]:
         on, concurrency = self._on, self._plan.concurrency
         # What is only sampled needs no batch's memory yet; what is ahead is loaded one by one.
         sampled = 0
@@ -166,6 +438,8 @@ class _Run:
             # In order: a batch may wait for rows that one before it has promised to read.
             Stage(GATHER, self._gather, on.gatherers, in_order=True),
         ]
+        if self._transfers:
+            stages.append(Stage(TRANSFER, self._transfer))
         # One more than there is memory for: while the loop has none, there is memory for it.
         depth = on.depth + 1 + sampled
         tasks = enumerate(self._tasks)
@@ -174,16 +448,16 @@ class _Run:
         results = iter(pipeline)
         self._meter.follow(pipeline)
         try:
-            for batch, _ in results:
-                yield batch
-                del batch
+            for admitted in results:
+                yield admitted.batch
+                del admitted
         finally:
             results.close()
             self._meter.take(pipeline)
             # They refer to each other: threads and memory would wait for garbage collection.
             del self._pipeline
 
-    def serial(self) -> Iterator[Prepared]:
+    def serial(self) -> Iterator[Batch]:
         """One stage after the other, on the loop's own thread."""
         now = Admission(closed=lambda: False, awaited=lambda: True)
         load = SAMPLE if self._plan.ahead is None else GRAPH_LOAD
@@ -194,11 +468,13 @@ class _Run:
             with self._meter.span(load, item[0]):
                 admitted = self._admitted(self._sample(item), now)
             with self._meter.span(GATHER, item[0]):
-                batch, _ = self._gather(admitted)
-                del admitted
+                self._gather(admitted)
+            if self._transfers:
+                with self._meter.span(TRANSFER, item[0]):
+                    self._transfer(admitted)
             self._meter.consumer_wait_seconds += time.perf_counter() - start
-            yield batch
-            del batch
+            yield admitted.batch
+            del admitted
 
     # Stages
 
@@ -218,43 +494,56 @@ class _Run:
         sampler = self._free.get()
         try:
             subgraph = sampler.sample(task)
-            expected = None if self._rows is None else self._rows.expect(subgraph.nodes)
+            rows, hint = self._rows, None
+            if rows is not None and rows.expects:
+                hint = rows.expect(subgraph.nodes)
             if self._waiting is None:
-                return _Sampled(number, task, subgraph, sampler, expected)
+                return _Sampled(number, task, subgraph, sampler, hint)
             subgraph = self._waiting.copy(subgraph)
         except BaseException:
             self._free.put(sampler)
             raise
         self._free.put(sampler)
-        return _Sampled(number, task, subgraph, None, expected)
+        return _Sampled(number, task, subgraph, None, hint)
 
-    def _admit(self, item: _Sampled, closed: Callable[[], bool]) -> tuple[Prepared, Any]:
+    def _admit(self, item: _Sampled, closed: Callable[[], bool]) -> _Admitted:
         return self._admitted(item, self._admission(item.number, closed))
 
-    def _admitted(self, item: _Sampled, admission: Admission) -> tuple[Prepared, Any]:
+    def _admitted(self, item: _Sampled, admission: Admission) -> _Admitted:
         maker = self._on.maker
         try:
             batch = maker.make(item.task, item.subgraph, admission.closed, admission.awaited)
         finally:  # only now: the subgraph lives until its sampler's next call
             if item.sampler is not None:
                 self._free.put(item.sampler)
-        batch.expected = item.expected
-        if self._rows is not None:
-            self._rows.reserve(batch, admission)
-        return batch, item.record
+        if self._rows is not None and self._rows.reserves:
+            self._rows.reserve(batch, item.hint, admission)
+        return _Admitted(batch, item.record, item.hint)
 
-    def _gather(self, item: tuple[Prepared, Any]) -> tuple[Prepared, Any]:
-        batch, record = item
-        if self._rows is None:
+    def _gather(self, item: _Admitted) -> _Admitted:
+        batch = item.batch
+        if batch.rows is None:
             return item
         worker = self._idle.get()
         try:
-            worker.gather(batch, record)
+            worker.start(batch.rows.request(batch.n_id, item.record, item.hint)).finish()
         finally:
             self._idle.put(worker)
+        batch.rows.filled()
+        item.record = item.hint = None
+        if not self._transfers:
+            self._verify(batch)
+        return item
+
+    def _transfer(self, item: _Admitted) -> _Admitted:
+        assert self._rows is not None
+        self._rows.transfer(item.batch)
+        self._verify(item.batch)
+        return item
+
+    def _verify(self, batch: Batch) -> None:
         if self._plan.verify_rows:
             verify_rows(batch, self._on.store.features)
-        return batch, None
 
     def _admission(self, number: int, closed: Callable[[], bool]) -> Admission:
         pipeline = self._pipeline
@@ -267,6 +556,8 @@ class _Run:
             sampler.cancel()
         for worker in self._workers:
             worker.cancel()
+        for each in self._copiers:
+            each.cancel()
         if self._ahead is not None:
             self._ahead.cancel()
 

@@ -6,24 +6,27 @@ Neighbour sampling and ShaDow differ in C++ only (cpp/sample); here they are one
 from __future__ import annotations
 
 import operator
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.disk import Recycled
-from outcrop.errors import OptionError
-from outcrop.sample.seeds import Task
-
-if TYPE_CHECKING:
-    from outcrop.sample.edge_ids import EdgeIds
+from outcrop.disk import Disk, Pending, Recycled
+from outcrop.errors import CancelledError, OptionError
+from outcrop.sample.seeds import Ids, Task
+from outcrop.store.checks import ArrayChecks
+from outcrop.store.store import GraphStore
 
 # The generator, the draw and the order of picks, as docs/format.md has them: enters every key of
 # what is derived from samples.
 SAMPLING_VERSION = 1
+EDGE_IDS = "edge_ids"
+"""The array of a store that has the user's own edges, by place in its topology."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,105 @@ class Sampling:
                 f"num_neighbors needs a count per hop, such as [10, 10] (got {num_neighbors!r})"
             ) from None
         return cls(counts, replace, kind, edge_ids)
+
+
+class EdgeIds(Protocol):
+    """Places -> ids."""
+
+    def look_up(self, places: Ids) -> NDArray[Any]:
+        """int32 or int64, as they are stored."""
+
+    def cancel(self) -> None:
+        """A look-up under way, and every later one, raises CancelledError. From any thread."""
+
+
+class LoadedEdgeIds:
+    """Ids of all edges in memory. Thread-safe."""
+
+    def __init__(self, ids: NDArray[Any]) -> None:
+        self._ids = ids
+
+    def look_up(self, places: Ids) -> NDArray[Any]:
+        found: NDArray[Any] = self._ids[places]
+        return found
+
+    def cancel(self) -> None:
+        """A look-up takes milliseconds."""
+
+
+class StoredEdgeIds:
+    """Ids read from the drive, around the page cache. Not thread-safe, apart from `cancel`."""
+
+    def __init__(self, disk: Disk, checks: ArrayChecks) -> None:
+        """`checks`: of their file."""
+        self._disk, self._checks = disk, checks
+        self._file = disk.open(checks.path)
+        self._base, self._dtype = self._checks.entry.data_offset, self._checks.entry.dtype
+        self._lock = threading.Lock()
+        # Guarded by the lock
+        self._reading: Pending | None = None
+        self._cancelled = False
+
+    def look_up(self, places: Ids) -> NDArray[Any]:
+        if self._checks.on_read:
+            self._checks.check_rows(self._disk, places, self._dtype.itemsize)
+        # Ascending, so that the drive sees one forward sweep and neighbours are read together.
+        order = np.argsort(places)
+        found = np.empty(len(places), self._dtype)
+        try:
+            self._start(places[order], order, found).wait()
+        finally:
+            with self._lock:
+                self._reading = None
+        return found
+
+    def _start(self, places: Ids, order: Ids, found: NDArray[Any]) -> Pending:
+        engine, file = self._file.core
+        with self._lock:
+            if self._cancelled:
+                raise CancelledError("sampling was cancelled before edge ids were read")
+            # As the engine wants them: a File would copy both lists.
+            self._reading = engine.read_rows(
+                file, self._base, self._dtype.itemsize, places, order, found.view(np.uint8)
+            )
+            return self._reading
+
+    def cancel(self) -> None:
+        with self._lock:
+            self._cancelled = True
+            if self._reading is not None:
+                self._reading.cancel()
+
+
+class Topology:
+    """An open topology, wherever its lists are. Samplers of many threads may draw from it."""
+
+    def __init__(
+        self,
+        store: GraphStore,
+        core: _core.Topology,
+        threads: int,
+        *,
+        edge_ids: bool = False,
+        loaded: EdgeIds | None = None,
+    ) -> None:
+        """`threads`: of each sampler. `edge_ids`: looked up in `loaded`, or else on the drive."""
+        self._core = core
+        self._threads = threads
+        self._loaded = loaded
+        self._stored = (store.disk, store.checks(EDGE_IDS)) if edge_ids else None
+
+    def sampler(self, sampling: Sampling, seed: int) -> Sampler:
+        """For one thread."""
+        edge_ids = self._loaded
+        if edge_ids is None and self._stored is not None:
+            edge_ids = StoredEdgeIds(*self._stored)
+        return Sampler(sampling, self._core, seed, self._threads, edge_ids)
+
+    def close(self) -> None:
+        with suppress(AttributeError):  # closed twice is closed
+            del self._core
+        self._loaded = None
 
 
 class Sampler:

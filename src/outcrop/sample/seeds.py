@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import xxhash
@@ -14,8 +14,12 @@ from numpy.typing import NDArray
 
 from outcrop import _core
 from outcrop.errors import OptionError
+from outcrop.store.format import NODE_TYPE, SPLITS
+from outcrop.store.store import GraphStore
 
 Ids = NDArray[np.int64]
+ALL_NODES = "all"
+"""Names every node, wherever "train", "val" or "test" would name some."""
 
 
 class Stream(IntEnum):
@@ -38,6 +42,8 @@ class Task:
     input_ids: Ids
     """Positions of the seeds among the input nodes."""
     seeds: Ids
+    node_type: str = NODE_TYPE
+    """Of the seeds. Seeds that are pairs, or of several types, would be other tasks."""
 
 
 class EpochTasks(Sequence[Task]):
@@ -124,3 +130,54 @@ class SeedOrder:
         if isinstance(self.nodes, range):
             return positions + self.nodes.start
         return self.nodes[positions]
+
+
+def seed_nodes(store: GraphStore, input_nodes: Any) -> tuple[Ids | range, Stream]:
+    """ "train", "val", "test", ids, a mask, "all" or None -> node ids, and their stream.
+
+    Wherever nodes are named, this decides what the names mean.
+    """
+    if input_nodes is None or (isinstance(input_nodes, str) and input_nodes == ALL_NODES):
+        return range(store.num_nodes), Stream.TRAIN
+    if isinstance(input_nodes, str) and input_nodes in SPLITS:
+        return np.array(store.split(input_nodes)), Stream[input_nodes.upper()]
+    nodes = _as_array(input_nodes)
+    if nodes.dtype == bool:
+        if len(nodes) != store.num_nodes:
+            raise OptionError(
+                f"a mask needs an entry per node: {store.num_nodes} (got {len(nodes)})"
+            )
+        return np.flatnonzero(nodes), Stream.TRAIN
+    if nodes.size and not np.issubdtype(nodes.dtype, np.integer):
+        raise OptionError(f"input_nodes must be node ids or a mask (got {nodes.dtype})")
+    nodes = np.array(nodes, dtype=np.int64)
+    if nodes.size and not 0 <= nodes.min() <= nodes.max() < store.num_nodes:
+        raise OptionError(
+            f"input_nodes must be 0 to {store.num_nodes - 1} (got {nodes.min()} to {nodes.max()})"
+        )
+    return nodes, Stream.TRAIN
+
+
+def _as_array(input_nodes: Any) -> NDArray[Any]:
+    """Ids or a mask, of Python, numpy or torch."""
+    kinds = f"{', '.join(SPLITS)} or {ALL_NODES}, node ids or a mask"
+    if isinstance(input_nodes, str):
+        raise OptionError(f"input_nodes must be {kinds} (got {input_nodes!r})")
+    if isinstance(input_nodes, tuple) and isinstance(next(iter(input_nodes), 0), str | None):
+        raise OptionError(
+            "a store has one type of nodes: give their mask or ids alone, input_nodes=mask "
+            f"(got a tuple that begins with {input_nodes[0]!r})"
+        )
+    if hasattr(input_nodes, "detach"):  # a tensor, wherever it is
+        input_nodes = input_nodes.detach().cpu()
+    try:
+        nodes = np.asarray(input_nodes)
+    except ValueError:  # lists of several lengths
+        nodes = np.empty(())
+    if nodes.ndim == 0:
+        raise OptionError(f"input_nodes must be {kinds} (got {type(input_nodes).__name__})")
+    if nodes.ndim != 1:
+        raise OptionError(
+            f"input_nodes must have one dimension, such as mask[:, 0] (got {list(nodes.shape)})"
+        )
+    return nodes

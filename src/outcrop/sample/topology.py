@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -23,10 +22,9 @@ from outcrop.cache.neighbor import (
 )
 from outcrop.cache.neighbor_layout import Bytes
 from outcrop.parallel import cpu_count
-from outcrop.plan.charges import Charge, Phase
+from outcrop.plan.charges import PREPARATION, Charge, Phase
 from outcrop.progress import SILENT, Progress
-from outcrop.sample.edge_ids import EdgeIds, LoadedEdgeIds, StoredEdgeIds
-from outcrop.sample.sampler import Sampler, Sampling
+from outcrop.sample.sampler import LoadedEdgeIds, Topology
 from outcrop.store.store import GraphStore
 
 if TYPE_CHECKING:
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
 
 # Each waits for a page that is not there: as many threads as the drive serves at once.
 PAGE_THREADS = 64
-PREPARATION = "preparation"
-"""The region of steps before the first batch, one after the other: the largest counts."""
 
 TopologyName = Literal["auto", "mmap", "cache", "memory"]
 """Where neighbour lists are: in the page cache; some in memory and the others read around the page
@@ -80,42 +76,17 @@ class TopologyPart(ABC):
     def open(self, on: Opening) -> Topology: ...
 
 
-class Topology:
-    """An open topology. Samplers of many threads may draw from it."""
+class CachedTopology(Topology):
+    """An open topology with the lists of some nodes in memory."""
 
-    def __init__(
-        self,
-        store: GraphStore,
-        core: _core.Topology,
-        threads: int,
-        *,
-        edge_ids: bool = False,
-        loaded: EdgeIds | None = None,
-        lists: NeighborCache | None = None,
-    ) -> None:
-        """`threads`: of each sampler. `edge_ids`: looked up in `loaded`, or else on the drive."""
-        self._store = store
-        self._core = core
-        self._threads = threads
-        self._edge_ids = edge_ids
-        self._loaded = loaded
+    def __init__(self, on: Opening, lists: NeighborCache) -> None:
+        core = lists.topology(on.store.load("indptr"))
+        super().__init__(on.store, core, cpu_count(), edge_ids=on.edge_ids)
         self.lists = lists
-        """The lists of some nodes; None: there is no such cache."""
-
-    def sampler(self, sampling: Sampling, seed: int) -> Sampler:
-        """For one thread."""
-        edge_ids = self._loaded
-        if self._edge_ids and edge_ids is None:
-            edge_ids = StoredEdgeIds(self._store)
-        return Sampler(sampling, self._core, seed, self._threads, edge_ids)
 
     def close(self) -> None:
-        with suppress(AttributeError):  # closed twice is closed
-            del self._core
-        self._loaded = None
-        if self.lists is not None:
-            self.lists.close()
-            self.lists = None
+        super().close()
+        self.lists.close()
 
 
 @dataclass(frozen=True)
@@ -207,11 +178,10 @@ class CachedLists(TopologyPart):
         memory = on.memory if self.region is not None else None
         lists = NeighborCache.open(on.store, self.bytes, self.metric, on.progress, memory)
         try:
-            core = lists.topology(on.store.load("indptr"))
+            return CachedTopology(on, lists)
         except BaseException:
             lists.close()
             raise
-        return Topology(on.store, core, cpu_count(), edge_ids=on.edge_ids, lists=lists)
 
 
 def lists_scratch_bytes(context: Context) -> int:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest, xxh3_128_hexdigest
 
-from outcrop.disk import Disk, File, Pending, Recycled, aligned_empty
+from outcrop.disk import Disk, File, Pending, Recycled, aligned_empty, round_up
 from outcrop.errors import CorruptError, OptionError, ReadError, StoreError
 from outcrop.progress import Progress
 from outcrop.sample.sampler import Subgraph
@@ -39,7 +39,6 @@ _All = Literal["all"]
 _Nodes = Literal["nodes"]
 _Narrow = Literal["narrow"]
 _Item = TypeVar("_Item")
-_Count = TypeVar("_Count", int, Ids)
 
 _DATA, _INDEX, _HEADER = "batches.bin", "index.npy", "trace.json"
 _COUNTS = ["nodes", "edges", "targets", "seeds", "numbers"]
@@ -51,7 +50,6 @@ _ROW = np.dtype(
 _INT64, _UINT32 = np.dtype("<i8"), np.dtype("<u4")
 # Stream, epoch, batch, lengths of nodes_per_hop and edges_per_hop; these two follow, then roots.
 _LEADING_NUMBERS = 5
-_PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ class _Format:
 
     def record_bytes(self, counts: list[int]) -> int:
         sections = self.sections(counts)
-        return _round_up(sum(_round_up(n * dtype.itemsize, 8) for dtype, n in sections))
+        return int(round_up(sum(round_up(n * dtype.itemsize, 8) for dtype, n in sections)))
 
     def views(self, record: Bytes, counts: list[int]) -> Iterator[NDArray[Any]]:
         """Nodes, input_ids, seeds, numbers, edge_ids, counts, sources."""
@@ -85,7 +83,7 @@ class _Format:
         for dtype, count in self.sections(counts):
             end = begin + count * dtype.itemsize
             yield record[begin:end].view(dtype)
-            begin = _round_up(end, 8)
+            begin = round_up(end, 8)
 
 
 def trace_bytes(
@@ -358,7 +356,7 @@ class TraceReader(AbstractContextManager["TraceReader"]):
     def _lengths(self, index: NDArray[Any], what: _All | _Nodes | _Narrow) -> tuple[Ids, Ids]:
         """Per batch: bytes to read, and bytes of its ids in 64 bits."""
         if what == "nodes":  # whole pages, so that they are read straight into place
-            return _round_up(index["nodes"] * self._format.node.itemsize), 8 * index["nodes"]
+            return round_up(index["nodes"] * self._format.node.itemsize), 8 * index["nodes"]
         if what == "all":
             edge_ids = index["edges"] * self.has_edge_ids
             return index["bytes"], 8 * (index["nodes"] + index["seeds"] + edge_ids)
@@ -529,10 +527,6 @@ def _widened(memory: Ids, *parts: NDArray[Any]) -> Iterator[Ids]:
         wide, memory = memory[: len(part)], memory[len(part) :]
         wide[:] = part
         yield wide
-
-
-def _round_up(count: _Count, unit: int = _PAGE_BYTES) -> _Count:
-    return -(-count // unit) * unit
 
 
 @contextmanager

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,16 +12,12 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from outcrop.disk import Disk, File, Pending, aligned_empty
+from outcrop.disk import Disk, File, Pending, aligned_empty, read_blocks
 from outcrop.errors import StoreError, WriteError
 from outcrop.store.format import HEADER_BYTES, PIECE_BYTES, ArrayEntry, npy_header, read_npy_header
 
 # Appends below 256 KiB cost a request each; 1 MiB is where the drive's sequential speed begins.
 WRITE_BUFFER_BYTES = 1 << 20
-# benchmarks/results/read_rows.md: 8 MiB in flight fill the drive; a larger memory to read into is
-# slower, since it leaves the CPU's cache.
-READ_BLOCK_BYTES = 2 << 20
-_BLOCKS_AHEAD = 3
 # How far ahead of its end a file of unknown length is allocated: as much as it has, within these.
 _LEAST_RESERVE_BYTES = 4 << 20
 _MOST_RESERVE_BYTES = 256 << 20
@@ -199,37 +193,6 @@ def _hash_first_piece(file: File, size: int) -> str:
     for block in read_blocks(file, 0, min(size, PIECE_BYTES)):
         hasher.update(block)
     return hasher.checksums()[0]
-
-
-def reading_bytes(size: int, block_bytes: int = READ_BLOCK_BYTES) -> int:
-    """What read_blocks keeps for so many bytes."""
-    return min(1 + _BLOCKS_AHEAD, -(-size // block_bytes)) * min(block_bytes, size)
-
-
-def read_blocks(
-    file: File, start: int, end: int, block_bytes: int = READ_BLOCK_BYTES
-) -> Iterator[NDArray[np.uint8]]:
-    """Bytes [start, end) in blocks, the following ones being read while one is used.
-
-    A block is overwritten once the next one is asked for.
-    """
-    offsets = range(start, end, block_bytes)
-    count = min(1 + _BLOCKS_AHEAD, len(offsets))
-    buffers = [aligned_empty(min(block_bytes, end - start)) for _ in range(count)]
-    pending: deque[tuple[Pending, NDArray[np.uint8]]] = deque()
-    for index, offset in enumerate(offsets):
-        block = buffers[index % count][: min(block_bytes, end - offset)]
-        pending.append((file.start_read_extents([offset], [len(block)], block), block))
-        if len(pending) == count:
-            yield _wait_first(pending)
-    while pending:
-        yield _wait_first(pending)
-
-
-def _wait_first(pending: deque[tuple[Pending, NDArray[np.uint8]]]) -> NDArray[np.uint8]:
-    transfer, block = pending.popleft()
-    transfer.wait()
-    return block
 
 
 def adopt_array(disk: Disk, path: Path) -> ArrayEntry:

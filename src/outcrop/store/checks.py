@@ -16,10 +16,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from outcrop.disk import Disk, File, Ints, Pending, aligned_empty, given
+from outcrop.disk import Disk, File, Ints, Pending, aligned_empty, given, read_blocks
 from outcrop.errors import CorruptError
 from outcrop.progress import SILENT, Progress
-from outcrop.store.arrays import read_blocks
 from outcrop.store.format import PIECE_BYTES, ArrayEntry
 
 Bytes = NDArray[np.uint8]

@@ -38,18 +38,21 @@ ELSEWHERE = "OUTCROP_DERIVED"
 _POLL_SECONDS = 0.1
 
 
+def advised(error: CorruptError, *layouts: Path) -> CorruptError:
+    """The error; where it names one of these layouts, with what to do about it."""
+    for path in layouts:
+        if str(path) in str(error):
+            return CorruptError(f"{error}; remove {path}, and the next run makes it again")
+    return error
+
+
 @contextmanager
 def advising(*layouts: Path) -> Iterator[None]:
     """Says what to do about a damaged layout of these, which the error names."""
     try:
         yield
     except CorruptError as error:
-        for path in layouts:
-            if str(path) in str(error):
-                raise CorruptError(
-                    f"{error}; remove {path}, and the next run makes it again"
-                ) from error
-        raise
+        raise advised(error, *layouts) from error
 
 
 class Layout:

@@ -50,6 +50,11 @@ class GraphFacts:
         return 0 if self.rows is None else self.rows.row_bytes
 
     @property
+    def x_row_bytes(self) -> int:
+        """What a row takes in x: decoded, as float32."""
+        return 4 * self.dim
+
+    @property
     def dim(self) -> int:
         return 0 if self.rows is None else self.rows.dim
 

@@ -23,6 +23,10 @@ T = TypeVar("T")
 _FORMAT = "outcrop-store"
 VERSION = 1
 MANIFEST = "manifest.json"
+EdgeType = tuple[str, str, str]
+"""Source, relation, target: as PyG names edges."""
+NODE_TYPE = "node"
+EDGE_TYPE: EdgeType = (NODE_TYPE, "to", NODE_TYPE)
 HEADER_BYTES = 4096
 PIECE_BYTES = 64 << 20
 LOCK = ".lock"
@@ -308,12 +312,17 @@ class Manifest:
     features: RowEncoding | None
     arrays: dict[str, ArrayEntry]
     provenance: dict[str, Any] = field(default_factory=dict)
+    node_types: tuple[str, ...] = (NODE_TYPE,)
+    """One today: the counts and the arrays are its."""
+    edge_types: tuple[EdgeType, ...] = (EDGE_TYPE,)
 
     @property
     def content(self) -> str:
         """A digest of what is stored, whenever and from wherever it was made."""
         values = self._to_json()
         del values["provenance"]
+        if (self.node_types, self.edge_types) == ((NODE_TYPE,), (EDGE_TYPE,)):
+            del values["types"]  # as of stores that were made before types had names
         for entry in values["arrays"].values():
             for name in ("file", "adopted_mtime_ns"):
                 entry.pop(name, None)
@@ -329,6 +338,7 @@ class Manifest:
             "num_classes": self.num_classes,
             "features": features,
             "arrays": {name: entry.to_json() for name, entry in self.arrays.items()},
+            "types": {"nodes": list(self.node_types), "edges": list(map(list, self.edge_types))},
             "provenance": self.provenance,
         }
 
@@ -356,6 +366,8 @@ class Manifest:
             features=None if features is None else RowEncoding(features.encoding, features.dim),
             arrays=file.arrays,
             provenance=file.provenance,
+            node_types=file.types.nodes,
+            edge_types=file.types.edges,
         )
         manifest.check(path)
         return manifest
@@ -365,6 +377,12 @@ class Manifest:
 
         No file is looked at.
         """
+        for kind, types in (("nodes", self.node_types), ("edges", self.edge_types)):
+            if len(types) != 1:
+                raise StoreError(
+                    f"{path}: types.{kind}: this Outcrop reads stores of one type of {kind} "
+                    f"(got {len(types)})"
+                )
         needed = ["indptr", "indices"] + (["features"] if self.features else [])
         for name in needed:
             if name not in self.arrays:
@@ -407,6 +425,12 @@ class _Features:
     dim: Annotated[int, AtLeast(1)]
 
 
+@dataclass(frozen=True)
+class _Types:
+    nodes: tuple[str, ...] = (NODE_TYPE,)
+    edges: tuple[EdgeType, ...] = (EDGE_TYPE,)
+
+
 def _array_name(name: Any) -> str:
     if name not in FILES:
         raise ValueError
@@ -425,6 +449,8 @@ class _ManifestFile:
     features: _Features | None
     arrays: dict[Annotated[str, Made(_array_name, f"one of {', '.join(FILES)}")], ArrayEntry]
     provenance: dict[str, Any]
+    types: _Types = _Types()
+    """Absent from stores that were made before types had names."""
 
 
 def digest(data: bytes) -> str:

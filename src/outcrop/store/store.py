@@ -13,7 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.disk import Disk, DiskCounters, File, Ints, Pending, aligned_empty, given
+from outcrop.disk import (
+    PAGE_BYTES,
+    Disk,
+    DiskCounters,
+    File,
+    Ints,
+    Pending,
+    aligned_empty,
+    given,
+    round_up,
+)
 from outcrop.errors import CorruptError, OptionError, StoreError
 from outcrop.options import DiskOptions
 from outcrop.progress import SILENT, Progress
@@ -21,13 +31,19 @@ from outcrop.store.arrays import map_array
 from outcrop.store.checks import CHECK_BYTES, ArrayChecks, Sweep
 from outcrop.store.derived import DerivedLayouts
 from outcrop.store.facts import ArrayFacts, GraphFacts
-from outcrop.store.format import SPLITS, ArrayEntry, Manifest, RowEncoding, read_manifest
+from outcrop.store.format import (
+    SPLITS,
+    ArrayEntry,
+    EdgeType,
+    Manifest,
+    RowEncoding,
+    read_manifest,
+)
 
 if TYPE_CHECKING:
     import torch
 from outcrop.store.values import check_ends, check_offsets, first_outside
 
-_PAGE_BYTES = 4096
 # What PyG's Data has, and a store does not, or not every store: why, and what to do instead.
 _LACKING = {
     "x": "it was made without features",
@@ -81,7 +97,7 @@ class GraphStore:
             name: ArrayChecks(self.path, entry, advice)
             for name, entry in self.manifest.arrays.items()
         }
-        self._closed = False
+        self.closed = False
 
     def _check_file(self, name: str) -> None:
         entry = self.manifest.arrays[name]
@@ -111,6 +127,14 @@ class GraphStore:
     @property
     def num_classes(self) -> int:
         return self.manifest.num_classes
+
+    @property
+    def node_types(self) -> tuple[str, ...]:
+        return self.manifest.node_types
+
+    @property
+    def edge_types(self) -> tuple[EdgeType, ...]:
+        return self.manifest.edge_types
 
     @property
     def content(self) -> str:
@@ -349,15 +373,9 @@ class GraphStore:
     def features(self) -> FeatureRows:
         return self._features_of(self.disk)
 
-    def features_in_units(self, unit_bytes: int) -> FeatureRows:
-        """The same rows, read by an engine of their own whose smallest read is so large."""
-        return self._features_by(replace(self.disk.options, unit_bytes=unit_bytes))
-
-    def features_one_by_one(self) -> FeatureRows:
-        """The same rows, by an engine of their own that reads each with a request of its own."""
-        return self._features_by(replace(self.disk.options, merge=False))
-
-    def _features_by(self, options: DiskOptions) -> FeatureRows:
+    def features_by(self, *, unit_bytes: int, merge: bool) -> FeatureRows:
+        """The same rows, read by an engine of their own."""
+        options = replace(self.disk.options, unit_bytes=unit_bytes, merge=merge)
         if options not in self._more_disks:
             self._more_disks[options] = Disk(options, beside=self.disk)
         return self._features_of(self._more_disks[options])
@@ -379,15 +397,18 @@ class GraphStore:
     @property
     def disk(self) -> Disk:
         """The engine that reads this store; made when first used. StoreError after `close`."""
-        if self._closed:
-            raise StoreError(f"{self.path}: this store is closed: open it again")
+        if self.closed:
+            raise self.closed_error()
         if self._disk is None:
             self._disk = Disk(self._disk_options)
         return self._disk
 
+    def closed_error(self) -> StoreError:
+        return StoreError(f"{self.path}: this store is closed: open it again")
+
     def close(self) -> None:
         """Ends its engines; closed twice is closed."""
-        self._closed = True
+        self.closed = True
         self.__dict__.pop("features", None)
         for disk in (self._disk, *self._more_disks.values()):
             if disk is not None:
@@ -436,10 +457,11 @@ class FeatureRows:
 
     def __init__(self, disk: Disk, checks: ArrayChecks, encoding: RowEncoding) -> None:
         """`checks`: of their file."""
-        self._file: File = disk.open(checks.path)
+        self.file: File = disk.open(checks.path)
+        self.checks = checks
+        self.base = checks.entry.data_offset
+        """The byte of the file at which they begin."""
         self._disk = disk
-        self._checks = checks
-        self._base = checks.entry.data_offset
         self.encoding = encoding
         self.num_rows = checks.entry.shape[0]
 
@@ -454,7 +476,7 @@ class FeatureRows:
         if not options.merge:
             return None
         return _core.RowLayout(
-            base_bytes=self._base,
+            base_bytes=self.base,
             row_bytes=self.encoding.row_bytes,
             unit_bytes=options.unit_bytes or 1,
             gap_bytes=options.gap_bytes,
@@ -462,9 +484,9 @@ class FeatureRows:
 
     def start_read(self, ids: Ints, out: NDArray[Any], places: Ints | None = None) -> Pending:
         """Rows of `ids` (ascending) as they are stored -> out[places]."""
-        if self._checks.on_read:
+        if self.checks.on_read:
             self.check(ids)
-        return self._file.start_read_rows(ids, out, base=self._base, places=places)
+        return self.file.start_read_rows(ids, out, base=self.base, places=places)
 
     def start_scan(
         self, first: int, last: int, memory: NDArray[np.uint8]
@@ -473,20 +495,19 @@ class FeatureRows:
 
         It is page-aligned and has room for two pages more than the rows: whole pages are read.
         """
-        begin = self._base + first * self.encoding.row_bytes
-        end = self._base + last * self.encoding.row_bytes
-        start = begin - begin % _PAGE_BYTES
-        stop = min(-(-end // _PAGE_BYTES) * _PAGE_BYTES, self._file.size)
-        pending = self._file.start_read_extents([start], [stop - start], memory[: stop - start])
+        begin = self.base + first * self.encoding.row_bytes
+        end = self.base + last * self.encoding.row_bytes
+        start, stop = begin - begin % PAGE_BYTES, min(round_up(end), self.file.size)
+        pending = self.file.start_read_extents([start], [stop - start], memory[: stop - start])
         return pending, memory[begin - start : end - start]
 
     def sweep(self, row: int) -> Sweep:
         """Compares all rows from `row` on with their checksums, as they come from `start_scan`."""
-        return self._checks.sweep(self._file, self._base + row * self.encoding.row_bytes)
+        return self.checks.sweep(self.file, self.base + row * self.encoding.row_bytes)
 
     def check(self, ids: Ints) -> None:
         """CorruptError where a piece that one of these rows lies in is damaged."""
-        self._checks.check_rows(self._disk, ids, self.encoding.row_bytes)
+        self.checks.check_rows(self._disk, ids, self.encoding.row_bytes)
 
     def gather(self, ids: Ints) -> NDArray[np.float32]:
         """Rows of `ids`, in any order and as often as wanted -> float32 [len(ids), dim]."""

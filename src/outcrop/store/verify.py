@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.disk import Disk
+from outcrop.disk import Disk, read_blocks
 from outcrop.errors import CorruptError, DiskError, ReadError, StoreError
 from outcrop.layouts import KINDS
 from outcrop.options import DiskOptions
 from outcrop.progress import SILENT, Progress
-from outcrop.store.arrays import PieceHasher, read_blocks
+from outcrop.store.arrays import PieceHasher
 from outcrop.store.derived import Layout, derived_roots, layout_paths, way_back
 from outcrop.store.format import (
     PIECE_BYTES,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 from outcrop.errors import OptionError
 from outcrop.options import options_from_text
@@ -20,9 +20,11 @@ STRATEGIES: dict[str, Strategy] = {
 }
 
 
-def strategy_named(text: str) -> tuple[Strategy, Any]:
-    """ "mmap", or with options "mmap:threads=16" -> the strategy and its options."""
+def strategy_named(text: str) -> Strategy:
+    """ "mmap", or with options "mmap:threads=16"."""
     name, *given = text.split(":")
     if name not in STRATEGIES:
         raise OptionError(f"a strategy is one of {', '.join(STRATEGIES)} (got {name!r})")
-    return STRATEGIES[name], options_from_text(STRATEGIES[name].Options, given, where=name)
+    known = STRATEGIES[name]
+    options = options_from_text(type(known.options), given, where=name)
+    return replace(known, options=options, text=text)

@@ -16,21 +16,21 @@ from typing import Literal
 from outcrop import _core
 from outcrop.ahead.prepared import PreparedEpochs
 from outcrop.errors import OptionError
-from outcrop.pack.partial import DeviceSize
 from outcrop.plan.context import MIN_BATCHES, Context
 from outcrop.plan.plan import Concurrency, Plan, Strategy, samplers
+from outcrop.plan.tiers import TierOptions
 from outcrop.rows.packed import PackedTiers
 from outcrop.rows.source import row_shape
 from outcrop.sample.topology import Paged, TopologyName
-from outcrop.store.facts import GraphFacts
 
+_ROWS = PackedTiers(0)
 # Chunks that are read at a time, where there is memory for their batches: while one is at its end,
 # the next keeps the drive busy.
 _MOST_GATHERERS = 2
 
 
 @dataclass(frozen=True)
-class DiskGNNOptions:
+class DiskGNNOptions(TierOptions):
     """What is prepared, and which tiers there are."""
 
     distinct_epochs: int | None = None
@@ -42,22 +42,15 @@ class DiskGNNOptions:
     cpu_cache: bool = True
     cache_share: float = 1.0
     """The cache's share of the spare memory; the rest goes to more batches under way."""
-    device_cache: str = "0"
-    """The cache on the device of batches, of rows that most of them want: a size, or 100000rows."""
     packing: bool = True
     """Whether rows that are not cached are packed; else they are read from the features."""
-    raw: bool = False
-    """No cache in memory, no packing, and each row by a request of its own: the baseline."""
     topology: TopologyName = "mmap"
     """What batches are sampled from ahead; none of it stays. auto: mmap."""
-    pipeline: Literal["on", "off"] = "on"
-    """off: one batch after the other, one stage after the other, to time them."""
     samples: str | None = None
     """Imported samples to train from, by their name; None: Outcrop samples."""
-    verify_rows: bool = False
-    """Compares every row with the store's."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.distinct_epochs is not None and self.distinct_epochs < 1:
             raise OptionError(
                 f"diskgnn: distinct_epochs must be at least 1 (got {self.distinct_epochs})"
@@ -66,34 +59,21 @@ class DiskGNNOptions:
             raise OptionError("diskgnn: refresh=background never repeats: no cycle, no samples")
         if self.samples is not None and self.distinct_epochs is not None:
             raise OptionError("diskgnn: imported samples have their epochs: no distinct_epochs")
-        if self.raw:
-            object.__setattr__(self, "cpu_cache", False)
-            object.__setattr__(self, "packing", False)
         if not 0 <= self.cache_share <= 1:
             raise OptionError(f"diskgnn: cache_share must be 0 to 1 (got {self.cache_share})")
-        DeviceSize.parse(self.device_cache)
-
-    def device_rows(self, graph: GraphFacts) -> int:
-        return DeviceSize.parse(self.device_cache).rows_of(graph)
 
 
-def plan(context: Context) -> Plan:
+def plan(context: Context, rows: PackedTiers = _ROWS) -> Plan:
+    """`rows`: without a size yet."""
     options: DiskGNNOptions = context.options
-    concurrency = Concurrency(serial=options.pipeline == "off")
-    ahead = _ahead(context)
+    ahead, concurrency = _ahead(context), Concurrency()
     if not context.graph.row_bytes:
         if options.refresh == "background":
             ahead = ahead.with_refresh(context, context.room(row_shape(context)))
         return Plan(Paged(), None, ahead, concurrency)
-    rows = PackedTiers(
-        0,
-        options.device_rows(context.graph),
-        packed=options.packing,
-        one_by_one=options.raw,
-        verified=options.verify_rows,
-    )
+    rows = replace(rows, packed=options.packing)
     shape = rows.shape(context)
-    spare, per_row = context.room(shape), rows.cached_row_bytes(context, rows.device_rows)
+    spare, per_row = context.room(shape), rows.cached_row_bytes(context)
     most = min(context.graph.num_nodes, spare // per_row)
     ahead = replace(ahead, rows=replace(rows, cache_rows=most))
     if options.refresh == "background":
@@ -110,7 +90,6 @@ def plan(context: Context) -> Plan:
         rows,
         replace(ahead, rows=rows),
         replace(concurrency, gatherers=rows.gatherers),
-        verify_rows=options.verify_rows,
     )
 
 
@@ -146,9 +125,9 @@ def _cache_rows(context: Context, rows: PackedTiers, room: int) -> int:
     alike = room + context.engine.memory_bytes - context.engine.most_memory_bytes
     if not context.sampling.edge_ids:
         alike -= MIN_BATCHES * _core.SlabPool.charged_bytes(8 * context.batch.edges)
-    per_row = rows.cached_row_bytes(context, rows.device_rows)
+    per_row = rows.cached_row_bytes(context)
     count = int(context.options.cache_share * max(0, alike)) // per_row
-    most = context.graph.num_nodes - rows.device_rows
+    most = context.graph.num_nodes - context.above.device_rows
     return in_steps(count) if count < most else most
 
 
@@ -158,4 +137,4 @@ def in_steps(count: int) -> int:
     return count // step * step
 
 
-DISKGNN = Strategy("diskgnn", plan, DiskGNNOptions)
+DISKGNN = Strategy("diskgnn", plan, DiskGNNOptions())

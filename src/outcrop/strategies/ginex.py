@@ -23,7 +23,8 @@ from outcrop.errors import BudgetError, OptionError
 from outcrop.options import format_size, size_of_at_least
 from outcrop.plan.context import Context
 from outcrop.plan.plan import Concurrency, Plan, Strategy
-from outcrop.rows.slots import PlannedSlots, PolicyName
+from outcrop.plan.tiers import TierOptions
+from outcrop.rows.slots import PlannedSlots
 from outcrop.rows.source import row_shape
 from outcrop.sample.topology import CachedLists, Paged, Resident, TopologyName, TopologyPart
 
@@ -36,19 +37,18 @@ _DISK_SHARE = 1 / 4
 _SMALL_PART = 8
 # Under way in the main loop. The reads of one fill the drive: more would take the cache's memory.
 _MOST_BATCHES = 2
+_SLOTS = PlannedSlots(0)
 # Has neighbour lists and feature rows, in turn.
 _REGION = "caches"
 
 
 @dataclass(frozen=True)
-class GinexOptions:
+class GinexOptions(TierOptions):
     """How memory and time are divided."""
 
     mode: Literal["handover", "split"] = "handover"
     superbatch: int | None = None
     """Batches that are planned together. None: few at first, then as many as fit on disk."""
-    policy: PolicyName = "belady"
-    """Who stays in the feature cache; the others are there to be compared with."""
     topology: TopologyName = "cache"
     """Where neighbour lists are; auto: cache."""
     neighbors: float = 0.25
@@ -58,14 +58,9 @@ class GinexOptions:
     overlap: bool | None = None
     """Whether the next superbatch is sampled and planned during the main loop (split), in memory of
     its own; else in that of the batches, which wait. None: where that memory is a small part."""
-    read_unit: int = 4096
-    """Bytes of the smallest read of a missing row, and what it is aligned to: 4 KiB to 1 MiB."""
 
     def __post_init__(self) -> None:
-        if not 4096 <= self.read_unit <= 1 << 20 or self.read_unit & (self.read_unit - 1):
-            raise OptionError(
-                f"ginex: read_unit must be a power of two, 4096 to 1048576 (got {self.read_unit})"
-            )
+        super().__post_init__()
         if self.superbatch is not None and self.superbatch < 1:
             raise OptionError(f"ginex: superbatch must be at least 1 (got {self.superbatch})")
         if not 0 <= self.neighbors <= 1:
@@ -74,8 +69,9 @@ class GinexOptions:
             raise OptionError(f"ginex: metric is one of {', '.join(METRICS)} (got {self.metric!r})")
 
 
-def plan(context: Context) -> Plan:
-    topology, rows = _topology(context), _rows(context)
+def plan(context: Context, slots: PlannedSlots = _SLOTS) -> Plan:
+    """`slots`: without a size yet."""
+    topology, rows = _topology(context), _rows(context, slots)
     shape = row_shape(context, staged=True)
     window = _window(context, topology, rows)
     fixed = [*topology.charges(context), *window.charges(context)]
@@ -87,7 +83,7 @@ def plan(context: Context) -> Plan:
         topology = CachedLists.within(context, int(room * share), context.options.metric)
         room -= topology.bytes
     if rows is not None:
-        rows = replace(rows, bytes=_cache_bytes(context, room))
+        rows = replace(rows, bytes=_cache_bytes(context, rows, room))
         if _hands_over(context):
             lists = neighbor_bytes(context.graph, rows.memory_bytes(context))
             topology = CachedLists(lists, context.options.metric, _REGION)
@@ -104,26 +100,20 @@ def _topology(context: Context) -> TopologyPart:
     return Paged() if name == "mmap" else CachedLists(0, context.options.metric)
 
 
-def _rows(context: Context) -> PlannedSlots | None:
+def _rows(context: Context, slots: PlannedSlots) -> PlannedSlots | None:
     """With all memory that there is: for what planning them takes, at most."""
     if not context.graph.has("features"):
         return None
-    options = context.options
-    return PlannedSlots(
-        context.room(row_shape(context, staged=True)),
-        options.policy,
-        refilled=_hands_over(context),
-        region=_REGION if _hands_over(context) else None,
-        unit_bytes=options.read_unit,
-    )
+    hands_over, most = _hands_over(context), context.room(row_shape(context, staged=True))
+    region = _REGION if hands_over else None
+    return replace(slots, bytes=most, refilled=hands_over, region=region)
 
 
-def _cache_bytes(context: Context, room: int) -> int:
+def _cache_bytes(context: Context, rows: PlannedSlots, room: int) -> int:
     """No more than there are rows, or lists that it is handed over to; a slot at least."""
-    hands_over = _hands_over(context)
-    slot = PlannedSlots.slot_bytes(context, context.options.policy, refilled=hands_over)
+    slot = rows.slot_bytes(context)
     most = (context.graph.num_nodes + 1) * slot
-    if hands_over:
+    if rows.refilled:
         most = max(most, whole_bytes(context.graph))
     return max(min(room, most), slot)
 
@@ -173,4 +163,4 @@ def _overlaps(context: Context, window: Window) -> bool:
     return window.ahead_bytes(context) * _SMALL_PART < context.room(row_shape(context, staged=True))
 
 
-GINEX = Strategy("ginex", plan, GinexOptions)
+GINEX = Strategy("ginex", plan, GinexOptions())

@@ -29,11 +29,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from outcrop.cache.refcount import FeatureBuffer
 from outcrop.errors import OptionError
 from outcrop.plan.charges import Phase, total
 from outcrop.plan.context import Context
 from outcrop.plan.plan import Concurrency, Plan, Strategy, samplers
+from outcrop.plan.tiers import TierOptions
+from outcrop.rows.buffer import FeatureBuffer
 from outcrop.rows.shared import SharedSlots
 from outcrop.rows.source import row_shape
 from outcrop.sample.topology import (
@@ -68,7 +69,7 @@ _LEAST_HELD = 2
 
 
 @dataclass(frozen=True)
-class GnnDriveOptions:
+class GnnDriveOptions(TierOptions):
     """As in the paper; all of them shrink with the budget."""
 
     samplers: int | None = None
@@ -92,6 +93,7 @@ class GnnDriveOptions:
     """slots: batches have x_buffer, all slots, and x_index, the slots of their rows."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("samplers", "extractors"):
             given = getattr(self, name)
             if given is not None and not 1 <= given <= 64:
@@ -189,4 +191,4 @@ def _sampled_ahead(
     return Concurrency(count, waiting, gatherers, order=options.order)
 
 
-GNNDRIVE = Strategy("gnndrive", plan, GnnDriveOptions)
+GNNDRIVE = Strategy("gnndrive", plan, GnnDriveOptions())

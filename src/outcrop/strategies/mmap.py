@@ -11,18 +11,20 @@ from dataclasses import dataclass
 from outcrop.errors import OptionError
 from outcrop.plan.context import Context
 from outcrop.plan.plan import Plan, Strategy
+from outcrop.plan.tiers import TierOptions
 from outcrop.rows.array import ArrayRows
 from outcrop.sample.topology import PAGE_THREADS, Mapped
 
 
 @dataclass(frozen=True)
-class MmapOptions:
+class MmapOptions(TierOptions):
     """How faults are met."""
 
     threads: int = PAGE_THREADS
     """How many fault at once, per batch."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 1 <= self.threads <= 1024:
             raise OptionError(f"mmap: threads must be 1 to 1024 (got {self.threads})")
 
@@ -33,4 +35,4 @@ def plan(context: Context) -> Plan:
     return Plan(Mapped(threads), ArrayRows(loaded=False, threads=threads) if has_rows else None)
 
 
-MMAP = Strategy("mmap", plan, MmapOptions)
+MMAP = Strategy("mmap", plan, MmapOptions())

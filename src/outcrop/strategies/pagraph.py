@@ -11,19 +11,21 @@ from dataclasses import dataclass
 from outcrop.errors import OptionError
 from outcrop.plan.context import Context
 from outcrop.plan.plan import Concurrency, Plan, Strategy, samplers
+from outcrop.plan.tiers import TierOptions
 from outcrop.rows.slots import StaticSlots
 from outcrop.rows.source import row_shape
 from outcrop.sample.topology import CachedLists
 
 
 @dataclass(frozen=True)
-class PaGraphOptions:
+class PaGraphOptions(TierOptions):
     """How memory is divided."""
 
     neighbors: float = 0.5
     """The share of the caches' memory for neighbour lists; the rest has feature rows."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.neighbors <= 1:
             raise OptionError(f"pagraph: neighbors must be 0 to 1 (got {self.neighbors})")
 
@@ -38,8 +40,8 @@ def plan(context: Context) -> Plan:
     most = context.room(shape) // StaticSlots.slot_bytes(context)
     room = context.room(shape, fixed) - StaticSlots.table_bytes(context, most)
     lists = CachedLists.within(context, int(max(room, 0) * context.options.neighbors))
-    rows = StaticSlots.within(context, int(max(room, 0) * (1 - context.options.neighbors)))
-    return Plan(lists, rows)
+    slots = int(max(room, 0) * (1 - context.options.neighbors)) // StaticSlots.slot_bytes(context)
+    return Plan(lists, StaticSlots(min(slots, context.graph.num_nodes)))
 
 
-PAGRAPH = Strategy("pagraph", plan, PaGraphOptions)
+PAGRAPH = Strategy("pagraph", plan, PaGraphOptions())

@@ -108,7 +108,7 @@ class _Run:
         if options.evaluate == "full":
             lent = least_memory(store, as_basic_gnn(self.model))
         self.loader = make_loader(store, options, self.device, reporter.progress, lent)
-        monitor.add(self.loader.feed.queue_lengths, prefix="queue_")
+        monitor.add(self.loader.runner.queue_lengths, prefix="queue_")
         gpu = _gpu_meter(self.device)
         if gpu is not None:
             monitor.add(gpu.gauge)
@@ -288,7 +288,7 @@ class _Run:
         splits = [name for name in ("val", "test") if self.store.has(name)]
         if self.options.evaluate == "full":
             # Batches wait meanwhile, and lend their memory: there is one budget.
-            with self.loader.feed.lend() as memory:
+            with self.loader.runner.lend() as memory:
                 return evaluate_full(self.model, self.store, splits, self.options, memory)
         with self._autocast():
             return evaluate_sampled(self.model, self.loader, splits, self.options)

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from outcrop.pack.tables import PAGE_BYTES, round_up
+from outcrop.disk import PAGE_BYTES, round_up
 from outcrop.sample.seeds import Ids
 from outcrop.schema import AtLeast, Count, Made, parse
 

@@ -14,17 +14,22 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from outcrop import _core
-from outcrop.disk import Disk, File, aligned_empty
+from outcrop.disk import PAGE_BYTES, Disk, File, aligned_empty, read_blocks, round_up
 from outcrop.errors import CorruptError
-from outcrop.pack.pieces import PIECE_BYTES, Checksums, chunk_checksum
-from outcrop.pack.plan import CHUNKS, PLACES, TABLES, PackPlan
+from outcrop.pack.plan import PLACES, PackPlan
+from outcrop.pack.reader import (
+    CHUNKS,
+    PIECE_BYTES,
+    TABLES,
+    Checksums,
+    PageRuns,
+    chunk_checksum,
+    read_table,
+)
 from outcrop.pack.segments.layout import BLOCK_BYTES, Segments
-from outcrop.pack.segments.pages import PageRuns
-from outcrop.pack.tables import PAGE_BYTES, read_table, round_up
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.seeds import Ids
 from outcrop.schema import Count, parse
-from outcrop.store.arrays import read_blocks
 from outcrop.store.format import seal, unseal
 from outcrop.store.locks import replace_synced
 

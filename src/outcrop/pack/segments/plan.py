@@ -12,10 +12,15 @@ import numpy as np
 
 from outcrop import _core
 from outcrop.disk import Disk
-from outcrop.pack.plan import IDS, PLACES, TABLES, PackPlan, append_table, save_plan
-from outcrop.pack.segments.pages import count_pages
+from outcrop.pack.plan import (
+    IDS,
+    PLACES,
+    PackPlan,
+    append_table,
+    save_plan,
+)
+from outcrop.pack.reader import TABLES, Table, count_pages, read_table
 from outcrop.pack.segments.search import Order, PackedLists
-from outcrop.pack.tables import Table, read_table
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.seeds import Ids
 from outcrop.store.arrays import Appender

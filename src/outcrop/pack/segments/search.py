@@ -3,15 +3,14 @@
 The paper's heuristic: a row that more than m = 1 batches of a segment want is stored once for it,
 and segments are as short as the disk allows; short ones read less for it. The disk that is left
 goes to a larger m. How many rows segments of any length have is known from one pass over the lists
-of rows, so only lengths that may fit are looked at. `brute_force` chooses among all, for
-comparison.
+of rows, so only lengths that may fit are looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -19,14 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.disk import Disk, Pending, aligned_empty
+from outcrop.disk import PAGE_BYTES, Disk, Pending, aligned_empty
 from outcrop.errors import BudgetError
 from outcrop.options import format_size, size_of_at_least
 from outcrop.pack.plan import IDS, PackPlan
-from outcrop.pack.predict import Predicted, predict
+from outcrop.pack.reader import count_pages
 from outcrop.pack.segments.layout import Segments
-from outcrop.pack.segments.pages import count_pages
-from outcrop.pack.tables import PAGE_BYTES
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.seeds import Ids
 
@@ -250,37 +247,3 @@ def segment_pages(lists: PackedLists, batches: int, above: int, order: Order) ->
             pages[t] = count_pages(segment.positions, lists.plan.row_bytes)
         segment.clear()
     return pages
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """Segments of one kind: what they take on disk, and what is read."""
-
-    batches: int
-    above: int
-    most_bytes: int
-    predicted: Predicted
-
-
-def candidates(
-    lists: PackedLists, room: int, lengths: Iterable[int], thresholds: Iterable[int]
-) -> Iterator[Candidate]:
-    """All that fit into `room` bytes on disk, one by one: the paper's brute force, less its choice.
-
-    For comparison: each takes two passes over the lists, and a sort.
-    """
-    thresholds = list(thresholds)
-    for batches in lengths:
-        measured = measure(lists, batches)
-        for above in thresholds:
-            needed = measured.most_bytes(above)
-            if above > measured.most_above or needed > room:
-                continue
-            pages = segment_pages(lists, batches, above, Order.best(batches))
-            plan = replace(measured.plan(above), pages=int(pages.sum()))
-            yield Candidate(batches, above, needed, predict(plan))
-
-
-def brute_force(found: Iterable[Candidate]) -> Candidate | None:
-    """The one that reads the least."""
-    return min(found, key=lambda candidate: candidate.predicted.bytes, default=None)

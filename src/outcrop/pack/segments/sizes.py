@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from outcrop import _core
-from outcrop.pack.chunks import Pack
+from outcrop.disk import READ_BLOCK_BYTES
+from outcrop.pack.reader import Pack
 from outcrop.pack.segments.layout import bucket_memory_bytes
 from outcrop.pack.segments.search import MOST_ABOVE, pairs_bytes
-from outcrop.store.arrays import READ_BLOCK_BYTES, WRITE_BUFFER_BYTES
+from outcrop.store.arrays import WRITE_BUFFER_BYTES
 from outcrop.store.facts import GraphFacts
 
 

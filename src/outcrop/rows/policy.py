@@ -1,9 +1,13 @@
-"""Policies: the batches of a superbatch -> who is in which slot of the cache, batch by batch."""
+"""Policies: the batches of a window -> who is in which slot of the cache, batch by batch.
+
+Who stays is decided in C++ (cpp/cache), which knows ids and slots; here is what it is told and what
+is kept of its answers: a script on disk.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.cache.spill import Spill
 from outcrop.disk import Disk
+from outcrop.rows.spill import Spill
 from outcrop.sample.seeds import Ids
 from outcrop.sample.trace import TraceReader
 
 _CHANGES = (np.int32, np.uint32, np.uint32)
-_NODES_AT_A_TIME = 1 << 17
-_LOW_BITS, _LOW_MASK = 16, 0xFFFF
 
 
 def nothing() -> None:
@@ -346,60 +348,3 @@ class Static(Policy):
 
     def _restore(self, contents: Ids) -> None:
         self._filled = self._keeps and np.array_equal(contents, self._nodes)
-
-
-def most_out_edges(degrees: NDArray[np.uint32], count: int) -> Ids:
-    """The nodes with the highest degrees, of equals the lower ids -> `count` of them, ascending.
-
-    Takes memory for the result, and a few pieces of the degrees at a time.
-    """
-    count = min(count, len(degrees))
-    nodes: Ids = np.empty(count, np.int64)
-    if count == 0:
-        return nodes
-    least, equals = _least_of_most(degrees, count)
-    taken = 0
-    for first, piece in _pieces(degrees):
-        equal = np.flatnonzero(piece == least)[:equals]
-        equals -= len(equal)
-        chosen = piece > least
-        chosen[equal] = True
-        found = np.flatnonzero(chosen)
-        nodes[taken : taken + len(found)] = found
-        nodes[taken : taken + len(found)] += first
-        taken += len(found)
-    return nodes
-
-
-def choosing_bytes(num_nodes: int, count: int) -> int:
-    """What most_out_edges takes, its argument and result included."""
-    pieces = 4 * 8 * min(_NODES_AT_A_TIME, num_nodes) + 3 * 8 * (1 << _LOW_BITS)
-    return 4 * num_nodes + 8 * min(count, num_nodes) + pieces
-
-
-def _least_of_most(degrees: NDArray[np.uint32], count: int) -> tuple[int, int]:
-    """The least of the `count` highest degrees, and how many of them are just that."""
-    high, left = _bucket(_histogram(piece >> _LOW_BITS for _, piece in _pieces(degrees)), count)
-    within = (piece[piece >> _LOW_BITS == high] & _LOW_MASK for _, piece in _pieces(degrees))
-    low, left = _bucket(_histogram(within), left)
-    return high << _LOW_BITS | low, left
-
-
-def _histogram(pieces: Iterable[NDArray[np.integer]]) -> NDArray[np.int64]:
-    counts = np.zeros(1 << _LOW_BITS, np.int64)
-    for piece in pieces:
-        counts += np.bincount(piece, minlength=1 << _LOW_BITS)
-    return counts
-
-
-def _bucket(counts: NDArray[np.int64], count: int) -> tuple[int, int]:
-    """The bucket where the `count` highest end, and how many of them are in it."""
-    from_above = np.cumsum(counts[::-1])
-    place = int(np.searchsorted(from_above, count))
-    above = int(from_above[place - 1]) if place else 0
-    return len(counts) - 1 - place, count - above
-
-
-def _pieces(degrees: NDArray[np.uint32]) -> Iterator[tuple[int, NDArray[np.uint32]]]:
-    for first in range(0, len(degrees), _NODES_AT_A_TIME):
-        yield first, degrees[first : first + _NODES_AT_A_TIME]

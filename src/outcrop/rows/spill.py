@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from outcrop.disk import Disk, File, Pending, Recycled
+from outcrop.disk import PAGE_BYTES, Disk, File, Pending, Recycled, round_up
 from outcrop.errors import CorruptError
 from outcrop.store.arrays import Appender
 
-_PAGE_BYTES = 4096
 _AHEAD = 1
 
 Bytes = NDArray[np.uint8]
@@ -56,7 +55,7 @@ class Spill(AbstractContextManager["Spill"]):
             data = np.ascontiguousarray(array, dtype).view(np.uint8)
             checksum = xxh3_64_intdigest(data.data, seed=checksum)
             self._stream.append(data)
-        self._stream.append(np.zeros(-self._stream.bytes % _PAGE_BYTES, np.uint8))
+        self._stream.append(np.zeros(-self._stream.bytes % PAGE_BYTES, np.uint8))
         self._records.append(_Record(offset, tuple(map(len, arrays)), checksum))
 
     def seal(self) -> None:
@@ -96,7 +95,7 @@ class Spill(AbstractContextManager["Spill"]):
         wanted = 0
         for length, dtype in zip(record.lengths, self._dtypes, strict=True):
             wanted += length * int(dtype.itemsize)
-        return -(-wanted // _PAGE_BYTES) * _PAGE_BYTES
+        return int(round_up(wanted))
 
     def _start(self, record: _Record, memory: Recycled) -> tuple[Pending, Bytes]:
         assert self._file is not None, "not sealed"

@@ -11,14 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from outcrop import _core
+from outcrop.pack.reader import Rows
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.seeds import Ids
 from outcrop.sample.trace import AHEAD_BYTES, TraceReader
-
-Rows = NDArray[np.uint32]
 
 
 @dataclass(frozen=True)
