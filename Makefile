@@ -34,13 +34,14 @@ demo: $(INSTALLED)
 
 test: lint cpp-test python-test
 
-# The parts that everything stands on, and one path through all of them (test_loader). Left out:
+# The parts that everything stands on, and one path through all of them (test_neighbor). Left out:
 # conformance, ingest, strategies, packing, training, processes and browsers, which make test has.
-CHECK := tests/store tests/report/test_html.py tests/report/test_load.py tests/bench/test_bound.py \
-         tests/cli/test_progress.py tests/sample/test_seeds.py tests/sample/test_trace.py \
-         $(patsubst %,tests/test_%.py,budget core disk loader monitor options package pipeline \
-           schedule schema) tests/train/test_options.py \
-         --deselect tests/report/test_html.py::test_whatever_a_value_is_the_page_is_drawn_or_the_place_named
+CHECK := tests/store tests/memory tests/threads tests/observe tests/run tests/sample/test_seeds.py \
+         tests/layout/test_trace.py tests/loader/test_neighbor.py tests/cli/test_progress.py \
+         tests/tools/report/test_html.py tests/tools/report/test_load.py \
+         tests/tools/bench/test_bound.py tests/train/test_options.py \
+         $(patsubst %,tests/test_%.py,core disk options package schema) \
+         --deselect tests/tools/report/test_html.py::test_whatever_a_value_is_the_page_is_drawn_or_the_place_named
 
 check: lint cpp-test
 	$(BIN)/pytest $(CHECK)

@@ -20,12 +20,12 @@ from pathlib import Path
 
 import outcrop
 from machine import add_dirty, check_results, provenance, quick_store
-from outcrop.bench.compare import OVERHEAD_BYTES, BenchOptions, plan_memory
-from outcrop.bench.drive import forget
-from outcrop.cage import run_caged
 from outcrop.errors import CageError
 from outcrop.options import format_size
 from outcrop.store.store import GraphStore
+from outcrop.tools.bench.compare import OVERHEAD_BYTES, BenchOptions, plan_memory
+from outcrop.tools.bench.drive import forget
+from outcrop.tools.cage import run_caged
 
 # One run of either checkout, so with nothing but what both have.
 _PROGRAM = """

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from outcrop.pack.reader import Predicted
-from outcrop.pack.segments.search import Order, PackedLists, measure, segment_pages
-from outcrop.pack.writer import predict
+from outcrop.layout.pack.reader import Predicted
+from outcrop.layout.pack.segments.search import Order, PackedLists, measure, segment_pages
+from outcrop.layout.pack.writer import predict
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,11 @@ import numpy as np
 
 from brute_force import Candidate, brute_force, candidates
 from machine import add_dirty, check_results, provenance, quick_store
+from outcrop.ahead.prepare import PackSpec, prepare_pack, prepare_trace
 from outcrop.disk import PAGE_BYTES
-from outcrop.options import DiskOptions, format_size, parse_size
-from outcrop.pack.plan import make_plan
-from outcrop.pack.prepare import PackSpec, prepare_pack, prepare_trace
-from outcrop.pack.reader import Pack, Predicted
-from outcrop.pack.segments.search import (
+from outcrop.layout.pack.plan import make_plan
+from outcrop.layout.pack.reader import Pack, Predicted
+from outcrop.layout.pack.segments.search import (
     Order,
     OrderName,
     PackedLists,
@@ -32,14 +31,15 @@ from outcrop.pack.segments.search import (
     search,
     segment_pages,
 )
-from outcrop.pack.tiers import hottest_nodes, split_batches
-from outcrop.pack.writer import predict
+from outcrop.layout.pack.tiers import hottest_nodes, split_batches
+from outcrop.layout.pack.writer import predict
+from outcrop.layout.trace import Trace
+from outcrop.options import DiskOptions, format_size, parse_size
 from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import SeedOrder, seed_nodes
-from outcrop.sample.topology import PAGE_THREADS, paged_topology
-from outcrop.sample.trace import Trace
 from outcrop.store.derived import Garbage, remove
 from outcrop.store.store import GraphStore
+from outcrop.topology.parts import PAGE_THREADS, paged_topology
 
 RESULTS = Path(__file__).parent / "results" / "diskspace.md"
 BUDGETS = (3, 5, 7)

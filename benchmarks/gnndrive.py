@@ -31,21 +31,21 @@ import numpy as np
 
 from machine import add_dirty, check_results, provenance, rmat_store
 from outcrop import _core
-from outcrop.bench.bound import wall_seconds
-from outcrop.bench.compare import BenchOptions, plan_memory, run_bench
-from outcrop.bench.drive import forget, run_fio
-from outcrop.cache.neighbor import NeighborCache
-from outcrop.cage import run_caged
 from outcrop.disk import Disk
 from outcrop.loader import NeighborLoader
 from outcrop.options import DiskOptions, Faults, format_size
 from outcrop.plan.settle import probe
 from outcrop.run import runner
-from outcrop.sample import topology
+from outcrop.run.schedule import Schedule
 from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import SeedOrder, Stream, seed_nodes
-from outcrop.schedule import Schedule
 from outcrop.store.store import GraphStore
+from outcrop.tools.bench.bound import wall_seconds
+from outcrop.tools.bench.compare import BenchOptions, plan_memory, run_bench
+from outcrop.tools.bench.drive import forget, run_fio
+from outcrop.tools.cage import run_caged
+from outcrop.topology import parts as topology
+from outcrop.topology.lists import NeighborCache
 from outcrop.train import TrainOptions, fit
 
 RESULTS = Path("benchmarks/results")

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from outcrop.disk import Disk, aligned_empty
-from outcrop.pack.pieces import SPARE_SLOTS, PieceWriter
-from outcrop.pack.plan import IDS, PackPlan
-from outcrop.pack.reader import CHUNKS, Checksums
+from outcrop.layout.pack.pieces import SPARE_SLOTS, PieceWriter
+from outcrop.layout.pack.plan import IDS, PackPlan
+from outcrop.layout.pack.reader import CHUNKS, Checksums
 from outcrop.progress import SILENT, Progress
 from outcrop.store.store import FeatureRows
 

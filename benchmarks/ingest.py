@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from machine import add_dirty, check_results, provenance
-from outcrop.cage import run_caged
 from outcrop.options import format_size, parse_size
+from outcrop.tools.cage import run_caged
 
 RESULTS = Path(__file__).parent / "results" / "ingest.md"
 OUTCROP = str(Path(sys.executable).parent / "outcrop")

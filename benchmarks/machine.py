@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from outcrop.doctor import diagnose
-from outcrop.environment import git, tree_differs, versions
 from outcrop.ingest.synthetic import SynthOptions, synthesise
 from outcrop.options import format_size
+from outcrop.tools.doctor import diagnose
+from outcrop.tools.environment import git, tree_differs, versions
 
 
 def provenance(path: Path) -> dict[str, str]:

@@ -15,18 +15,18 @@ from pathlib import Path
 
 from individual import pack_individually
 from machine import add_dirty, check_results, provenance, rmat_store
+from outcrop.ahead.prepare import PackSpec, prepare_trace
 from outcrop.disk import aligned_empty, read_blocks
+from outcrop.layout.pack.plan import PackPlan, make_plan
+from outcrop.layout.pack.reader import CHUNKS, PIECE_BYTES
+from outcrop.layout.pack.scatter import PackMemory, pack_batched
+from outcrop.layout.trace import Trace
 from outcrop.options import format_size, parse_size
-from outcrop.pack.batched import PackMemory, pack_batched
-from outcrop.pack.plan import PackPlan, make_plan
-from outcrop.pack.prepare import PackSpec, prepare_trace
-from outcrop.pack.reader import CHUNKS, PIECE_BYTES
 from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import SeedOrder, seed_nodes
-from outcrop.sample.topology import PAGE_THREADS, paged_topology
-from outcrop.sample.trace import Trace
 from outcrop.store.arrays import Appender
 from outcrop.store.store import GraphStore
+from outcrop.topology.parts import PAGE_THREADS, paged_topology
 
 RESULTS = Path(__file__).parent / "results"
 GRAPHS = {"quick": (4_000_000, 60_000_000), "standard": (20_000_000, 300_000_000)}

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from machine import add_dirty, check_results, provenance
-from outcrop.bench.drive import run_fio
 from outcrop.disk import READ_BLOCK_BYTES, Disk, aligned_empty, read_blocks
 from outcrop.options import DiskOptions
 from outcrop.store.arrays import Appender
+from outcrop.tools.bench.drive import run_fio
 
 RESULTS = Path(__file__).parent / "results" / "read_rows.md"
 PAGE = 4096

@@ -29,11 +29,11 @@ from pathlib import Path
 from typing import Any
 
 from machine import add_dirty, check_results, provenance, rmat_store
-from outcrop.bench.compare import BenchOptions, run_bench
-from outcrop.bench.variants import variant_named
 from outcrop.errors import OptionError
-from outcrop.metrics import read_record
+from outcrop.observe.record import read_record
 from outcrop.options import parse_size
+from outcrop.tools.bench.compare import BenchOptions, run_bench
+from outcrop.tools.bench.variants import variant_named
 
 RESULTS = Path("benchmarks/results")
 VALUES = {

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch_geometric.nn import GraphSAGE
 
 import outcrop
-from outcrop.lightning import StoreDataModule
+from outcrop.loader.lightning import StoreDataModule
 
 
 class NodeClassifier(lightning.LightningModule):

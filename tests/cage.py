@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from outcrop.cage import Caged
-from outcrop.cage import run_caged as run
 from outcrop.errors import CageError
+from outcrop.tools.cage import Caged
+from outcrop.tools.cage import run_caged as run
 
 OUTCROP = [str(Path(sys.executable).parent / "outcrop")]
 """The command line of this environment."""

@@ -115,8 +115,8 @@ CALLS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "decode_float16": ({"rows": HALVES, "out": FLOATS}, {}),
     "decode_bfloat16": ({"rows": HALVES, "out": FLOATS}, {}),
     "decode_int8": ({"rows": np.zeros(48, np.uint8), "out": FLOATS}, {}),
-    "Copier.place": ({"rows": FLOATS, "slots": IDS, "out": FLOATS, "places": IDS}, {}),
-    "Copier.place_at": ({"data": FLOATS, "offsets": IDS, "places": COUNTS, "out": FLOATS}, {}),
+    "Copier.gather": ({"rows": FLOATS, "slots": IDS, "out": FLOATS, "places": IDS}, {}),
+    "Copier.gather_at": ({"data": FLOATS, "offsets": IDS, "places": COUNTS, "out": FLOATS}, {}),
     "Copier.copy": ({"from_rows": COUNTS, "to_rows": COUNTS, "out": FLOATS}, {}),
     "array_topology": ({"indptr": INDPTR, "indices": IDS}, {}),
     "NeighborSampler.sample": ({"seeds": IDS}, KEY),
@@ -128,8 +128,8 @@ CALLS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 # They take bytes of any type.
 UNTYPED = [("Engine.read_extents", "out"), ("Engine.read_rows", "out"),
-           ("Engine.write_extents", "source"), ("Copier.place", "rows"),
-           ("Copier.place_at", "data")]  # fmt: skip
+           ("Engine.write_extents", "source"), ("Copier.gather", "rows"),
+           ("Copier.gather_at", "data")]  # fmt: skip
 ARGUMENTS = [(call, name) for call, (arrays, _) in CALLS.items() for name in arrays]
 
 

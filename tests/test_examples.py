@@ -14,9 +14,9 @@ import torch
 import torch_geometric.loader
 from torch_geometric.data import Data
 
-import outcrop.pyg
+import outcrop.loader.pyg
 from outcrop.errors import StoreError
-from outcrop.loader import NeighborLoader  # before PyG's own, its base, is replaced
+from outcrop.loader import NeighborLoader
 from outcrop.store.store import GraphStore
 from tests.stores import make_random_store
 
@@ -91,7 +91,7 @@ def test_inference_out_of_core(store: GraphStore, tmp_path: Path) -> None:
 
 
 def test_pygs_feature_store_reads_rows_and_labels(store: GraphStore) -> None:
-    features, _ = outcrop.pyg.adapters(store)
+    features, _ = outcrop.loader.pyg.adapters(store)
     x = torch.tensor(store.array("features"))
     ids = torch.tensor([5, 299, 5])
     assert torch.equal(features["node", "x", ids], x[ids])
@@ -106,7 +106,7 @@ def test_pygs_feature_store_reads_rows_and_labels(store: GraphStore) -> None:
 
 
 def test_pygs_graph_store_has_the_topology(store: GraphStore) -> None:
-    _, graph = outcrop.pyg.adapters(store)
+    _, graph = outcrop.loader.pyg.adapters(store)
     (attr,) = graph.get_all_edge_attrs()
     row, colptr = graph.get_edge_index(attr)
     assert np.array_equal(colptr.numpy(), store.indptr)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from outcrop.bench.variants import variant_named
 from outcrop.errors import BudgetError
 from outcrop.loader import NeighborLoader
 from outcrop.rows.device import _room
 from outcrop.strategies import STRATEGIES
+from outcrop.tools.bench.variants import variant_named
 from outcrop.train import TrainOptions, fit, infer
 from tests.conformance.contract import contents
 from tests.stores import make_random_store

@@ -61,13 +61,13 @@ void BindErrors(nb::module_& m);
 void BindDisk(nb::module_& m);
 void BindIngest(nb::module_& m);
 void BindSynth(nb::module_& m);
-void BindGather(nb::module_& m);
+void BindRows(nb::module_& m);
 void BindSample(nb::module_& m);
-void BindBudget(nb::module_& m);
+void BindMemory(nb::module_& m);
 void BindCache(nb::module_& m);
 void BindRefcount(nb::module_& m);
 void BindNeighbor(nb::module_& m);
-void BindPack(nb::module_& m);
+void BindLayout(nb::module_& m);
 void BindSegment(nb::module_& m);
 
 }  // namespace outcrop::bindings

@@ -15,7 +15,7 @@
 #include "disk/error.h"
 #include "disk/memory.h"
 #include "disk/uring.h"
-#include "parallel/home.h"
+#include "threads/home.h"
 
 namespace outcrop::bindings {
 namespace {
@@ -82,7 +82,7 @@ class Pending {
  private:
   void CheckProcess() const {
     if (getpid() == process_) return;
-    throw parallel::Forked("this transfer belongs to another process: start one after fork");
+    throw threads::Forked("this transfer belongs to another process: start one after fork");
   }
 
   std::shared_ptr<Transfer> transfer_;

@@ -1,9 +1,9 @@
 // C++ exceptions -> outcrop.errors.
 #include "bindings/bindings.h"
 #include "disk/error.h"
-#include "parallel/home.h"
-#include "parallel/pool.h"
 #include "sample/frontier.h"
+#include "threads/home.h"
+#include "threads/pool.h"
 
 namespace outcrop::bindings {
 namespace {
@@ -34,9 +34,9 @@ void Translate(const std::exception_ptr& pointer, void*) {
     SetDiskError(error);
   } catch (const disk::Cancelled& error) {
     SetCancelled(error);
-  } catch (const parallel::Cancelled& error) {
+  } catch (const threads::Cancelled& error) {
     SetCancelled(error);
-  } catch (const parallel::Forked& error) {
+  } catch (const threads::Forked& error) {
     nb::object type = nb::module_::import_("outcrop.errors").attr("ForkedError");
     PyErr_SetString(type.ptr(), error.what());
   } catch (const sample::BadTopology& error) {

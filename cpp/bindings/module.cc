@@ -6,12 +6,12 @@ NB_MODULE(_core, m) {
   outcrop::bindings::BindDisk(m);
   outcrop::bindings::BindIngest(m);
   outcrop::bindings::BindSynth(m);
-  outcrop::bindings::BindGather(m);
+  outcrop::bindings::BindRows(m);
   outcrop::bindings::BindSample(m);
-  outcrop::bindings::BindBudget(m);
+  outcrop::bindings::BindMemory(m);
   outcrop::bindings::BindCache(m);
   outcrop::bindings::BindRefcount(m);
   outcrop::bindings::BindNeighbor(m);
-  outcrop::bindings::BindPack(m);
+  outcrop::bindings::BindLayout(m);
   outcrop::bindings::BindSegment(m);
 }

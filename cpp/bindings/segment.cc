@@ -1,27 +1,28 @@
 // Segments: rows that consecutive batches share, their order, and checksums of their pages.
-#include "pack/segment.h"
+#include "layout/segment.h"
 
 #include <algorithm>
 
 #include "bindings/bindings.h"
 #include "disk/file.h"
-#include "pack/pages.h"
+#include "layout/pages.h"
 
 namespace outcrop::bindings {
 namespace {
 
 using Ids = Array1<const int64_t>;
-using pack::Segment;
+using layout::Segment;
 
 struct SegmentHandle {
   Segment core;
   int64_t num_nodes;
-  pack::Order order;
+  layout::Order order;
   bool shares = false;
 
   void Add(uint32_t batch, Ids nodes) {
     Require(!shares, "the segment has its positions already");
-    const uint32_t most = order == pack::Order::kSet ? Segment::kMostInSet : Segment::kMostBatches;
+    const uint32_t most =
+        order == layout::Order::kSet ? Segment::kMostInSet : Segment::kMostBatches;
     Require(batch < most, "more batches than this order can have in a segment");
     CheckNodes(Span(nodes), num_nodes);
     nb::gil_scoped_release unlocked;
@@ -42,15 +43,15 @@ auto Part(nb::handle self) {
 }
 
 void BindOne(nb::module_& m) {
-  nb::enum_<pack::Order>(m, "SegmentOrder")
-      .value("ID", pack::Order::kId)
-      .value("SET", pack::Order::kSet)
-      .value("MINHASH", pack::Order::kMinHash)
-      .value("PRINTED", pack::Order::kPrinted);
+  nb::enum_<layout::Order>(m, "SegmentOrder")
+      .value("ID", layout::Order::kId)
+      .value("SET", layout::Order::kSet)
+      .value("MINHASH", layout::Order::kMinHash)
+      .value("PRINTED", layout::Order::kPrinted);
   nb::class_<SegmentHandle>(m, "Segment")
       .def(
           "__init__",
-          [](SegmentHandle* self, int64_t num_nodes, int64_t expected, pack::Order order,
+          [](SegmentHandle* self, int64_t num_nodes, int64_t expected, layout::Order order,
              uint32_t hashes) {
             Require(num_nodes <= Segment::kMostNodes, "a segment takes up to 2^40 nodes");
             Require(hashes >= 1 && hashes <= Segment::kMostHashes, "1 to 4 hashes");
@@ -106,7 +107,7 @@ void BindOne(nb::module_& m) {
 }
 
 struct PairsHandle {
-  pack::ReusePairs core;
+  layout::ReusePairs core;
   int64_t num_nodes;
   uint32_t units;
 };
@@ -116,7 +117,8 @@ void BindPairs(nb::module_& m) {
       .def(
           "__init__",
           [](PairsHandle* self, int64_t num_nodes, int64_t expected, uint32_t units) {
-            new (self) PairsHandle{pack::ReusePairs(num_nodes, expected, units), num_nodes, units};
+            new (self)
+                PairsHandle{layout::ReusePairs(num_nodes, expected, units), num_nodes, units};
           },
           nb::arg("num_nodes"), nb::arg("expected"), nb::arg("units"))
       .def(
@@ -151,7 +153,7 @@ void BindPages(nb::module_& m) {
         const auto all = Pages(bytes);
         Require(pages == all.size() / disk::kPageBytes, "counts must name all pages");
         nb::gil_scoped_release unlocked;
-        return pack::SumOfPages(all, Span(firsts), Span(counts));
+        return layout::SumOfPages(all, Span(firsts), Span(counts));
       },
       nb::arg("bytes").noconvert(), nb::arg("firsts").noconvert(), nb::arg("counts").noconvert());
   m.def(
@@ -160,7 +162,7 @@ void BindPages(nb::module_& m) {
         const auto all = Pages(bytes);
         Require(out.size() == all.size() / disk::kPageBytes, "as many checksums as pages");
         nb::gil_scoped_release unlocked;
-        pack::ChecksumPages(all, first, Span(out));
+        layout::ChecksumPages(all, first, Span(out));
       },
       nb::arg("bytes").noconvert(), nb::arg("first"), nb::arg("out").noconvert());
 }

@@ -5,9 +5,9 @@
 #include <optional>
 #include <span>
 
-#include "budget/buffer.h"
 #include "cache/changes.h"
 #include "cache/residents.h"
+#include "memory/buffer.h"
 
 namespace outcrop::cache {
 
@@ -98,10 +98,10 @@ class Belady {
   const bool goes_on_;
   uint32_t batches_ = 0;
   std::optional<NodeTable> uses_;     // first pass: the batch that uses a node next
-  budget::Buffer<Bucket> buckets_;    // by next use: cached slots, as lists through link_
-  budget::Buffer<uint32_t> link_;     // by slot
-  budget::Buffer<uint32_t> wanted_;   // rows of the current batch, by next use
-  budget::Buffer<uint32_t> leaving_;  // slots that the current batch empties
+  memory::Buffer<Bucket> buckets_;    // by next use: cached slots, as lists through link_
+  memory::Buffer<uint32_t> link_;     // by slot
+  memory::Buffer<uint32_t> wanted_;   // rows of the current batch, by next use
+  memory::Buffer<uint32_t> leaving_;  // slots that the current batch empties
   uint32_t limit_ = 0;                // of the current batch: who is used before it stays,
   uint32_t room_ = 0;                 // and of those that are used in it, so many
 };

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "budget/buffer.h"
+#include "memory/buffer.h"
 
 namespace outcrop::cache {
 
@@ -13,8 +13,8 @@ inline constexpr int32_t kMiss = -1;
 
 // One batch's changes: rows at `positions` enter `slots` once the whole batch has been gathered.
 struct Changes {
-  budget::Buffer<uint32_t> positions;
-  budget::Buffer<uint32_t> slots;
+  memory::Buffer<uint32_t> positions;
+  memory::Buffer<uint32_t> slots;
 
   void Clear() {
     positions.clear();

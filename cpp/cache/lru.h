@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <span>
 
-#include "budget/buffer.h"
 #include "cache/changes.h"
 #include "cache/residents.h"
+#include "memory/buffer.h"
 
 namespace outcrop::cache {
 
@@ -38,8 +38,8 @@ class Lru {
   void Append(uint32_t slot);
 
   Residents residents_;
-  budget::Buffer<uint32_t> before_, after_;  // by slot: a list from the oldest to the newest
-  budget::Buffer<uint64_t> used_;            // by slot: the step of the last use
+  memory::Buffer<uint32_t> before_, after_;  // by slot: a list from the oldest to the newest
+  memory::Buffer<uint64_t> used_;            // by slot: the step of the last use
   uint32_t oldest_ = kEnd, newest_ = kEnd;
   uint64_t step_ = 0;
 };

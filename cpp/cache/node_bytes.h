@@ -7,7 +7,7 @@
 #include <cstring>
 #include <span>
 
-#include "budget/buffer.h"
+#include "memory/buffer.h"
 
 namespace outcrop::cache {
 
@@ -47,7 +47,7 @@ class NodeBytes {
     return static_cast<size_t>((static_cast<uint64_t>(node) * 0x9E3779B97F4A7C15) >> shift_);
   }
 
-  budget::Buffer<uint8_t> bytes_;
+  memory::Buffer<uint8_t> bytes_;
   int shift_ = 0;  // 0: one for each node
 };
 

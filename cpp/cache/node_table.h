@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "budget/buffer.h"
+#include "memory/buffer.h"
 
 namespace outcrop::cache {
 
@@ -133,7 +133,7 @@ class NodeTable {
   }
 
   void Grow() {
-    budget::Buffer<Entry> old;
+    memory::Buffer<Entry> old;
     std::swap(old, entries_);
     Allocate(old.size() * 2);
     for (size_t i = 0; i < old.size(); ++i) {
@@ -141,8 +141,8 @@ class NodeTable {
     }
   }
 
-  budget::Buffer<uint32_t> dense_;
-  budget::Buffer<Entry> entries_;
+  memory::Buffer<uint32_t> dense_;
+  memory::Buffer<Entry> entries_;
   size_t count_ = 0, mask_ = 0;
   int shift_ = 0;
 };

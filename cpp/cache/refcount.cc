@@ -30,16 +30,17 @@ void Claim::Loaded() {
     for (int64_t slot : std::span<const int64_t>(loads_.slots)) {
       buffer_->slots_[static_cast<size_t>(slot)].state = SlotBuffer::State::kValid;
     }
-    DropRiders();
+    DropPrefetched();
   }
   buffer_->loaded_.notify_all();
   loads_ = {};  // a claim may be held for long
 }
 
-void Claim::DropRiders() {
-  if (riders_.size() == 0) return;
-  for (int64_t slot : std::span<const int64_t>(riders_)) buffer_->Drop(static_cast<uint32_t>(slot));
-  riders_ = {};
+void Claim::DropPrefetched() {
+  if (prefetched_.size() == 0) return;
+  for (int64_t slot : std::span<const int64_t>(prefetched_))
+    buffer_->Drop(static_cast<uint32_t>(slot));
+  prefetched_ = {};
   ++buffer_->releases_;
   buffer_->released_.notify_all();
 }
@@ -84,7 +85,7 @@ void Claim::Release() {
     for (size_t i = 0; i < slots_.size(); ++i) {
       if (i == 0 || slots_[i] != slots_[i - 1]) buffer_->Drop(static_cast<uint32_t>(slots_[i]));
     }
-    DropRiders();
+    DropPrefetched();
     ++buffer_->releases_;
   }
   buffer_->released_.notify_all();
@@ -209,7 +210,7 @@ void SlotBuffer::Take(std::span<const int64_t> nodes, const Expected* expected, 
     ++(valid ? claim.found_ : claim.shared_);
   }
   // Guesses would load more rows in vain than with reason.
-  if (layout_ && ahead_ && ahead_->exact()) TakeRiders(nodes.size() / 2, claim);
+  if (layout_ && ahead_ && ahead_->exact()) TakePrefetched(nodes.size() / 2, claim);
   if (counts_ && counts_->due()) {
     counts_->Halve();
     for (uint32_t uses = 1; uses <= UseCounts::kMost; ++uses) JoinLists(Head(uses), Head(uses / 2));
@@ -234,35 +235,35 @@ uint32_t SlotBuffer::Use(int64_t node, const Expected* expected, Claim& claim) {
   return slot;
 }
 
-void SlotBuffer::TakeRiders(size_t most, Claim& claim) {
+void SlotBuffer::TakePrefetched(size_t most, Claim& claim) {
   Claim::Loads& loads = claim.loads_;
-  Claim::Loads riders;
+  Claim::Loads prefetched;
   ForReadWith(loads.nodes, num_nodes_, *layout_, [&](int64_t node) {
     const uint32_t wait = ahead_->Wait(node);
     if (wait == Lookahead::kPlaces || table_.Get(node) != kNone) return true;
-    if (riders.nodes.size() == most || standby_ == 0) return false;
+    if (prefetched.nodes.size() == most || standby_ == 0) return false;
     const uint32_t slot = LeastWanted();
     const int64_t other = slots_[slot].node;
     if (other != kNobody && ahead_->Wait(other) <= wait) return true;
     TakeFor(node, slot);
     slots_[slot].uses = (*counts_)[node];
     slots_[slot].state = State::kLoading;
-    riders.nodes.push_back(node);
-    riders.slots.push_back(slot);
+    prefetched.nodes.push_back(node);
+    prefetched.slots.push_back(slot);
     return true;
   });
   // Both are ascending: from the end on they are merged in place.
-  size_t left = loads.nodes.size(), riding = riders.nodes.size();
+  size_t left = loads.nodes.size(), riding = prefetched.nodes.size();
   loads.nodes.resize(left + riding);
   loads.slots.resize(left + riding);
   for (size_t end = left + riding; riding > 0; --end) {
-    const bool rides = left == 0 || riders.nodes[riding - 1] > loads.nodes[left - 1];
-    const Claim::Loads& from = rides ? riders : loads;
+    const bool rides = left == 0 || prefetched.nodes[riding - 1] > loads.nodes[left - 1];
+    const Claim::Loads& from = rides ? prefetched : loads;
     const size_t last = --(rides ? riding : left);
     loads.nodes[end - 1] = from.nodes[last];
     loads.slots[end - 1] = from.slots[last];
   }
-  claim.riders_ = std::move(riders.slots);
+  claim.prefetched_ = std::move(prefetched.slots);
 }
 
 uint32_t SlotBuffer::LeastWanted() const {

@@ -10,12 +10,12 @@
 #include <span>
 #include <utility>
 
-#include "budget/buffer.h"
 #include "cache/lookahead.h"
 #include "cache/node_table.h"
-#include "cache/riders.h"
+#include "cache/prefetch.h"
 #include "cache/use_counts.h"
-#include "parallel/home.h"
+#include "memory/buffer.h"
+#include "threads/home.h"
 
 namespace outcrop::cache {
 
@@ -30,7 +30,7 @@ class SlotBuffer;
 class Claim {
  public:
   struct Loads {
-    budget::Buffer<int64_t> nodes, slots;  // nodes ascending
+    memory::Buffer<int64_t> nodes, slots;  // nodes ascending
   };
 
   Claim(Claim&&) = default;
@@ -59,12 +59,12 @@ class Claim {
  private:
   friend class SlotBuffer;
   explicit Claim(std::shared_ptr<SlotBuffer> buffer) : buffer_(std::move(buffer)) {}
-  void DropRiders();  // REQUIRES: the buffer's mutex_ is held.
+  void DropPrefetched();  // REQUIRES: the buffer's mutex_ is held.
 
-  parallel::Home home_;
+  threads::Home home_;
   std::shared_ptr<SlotBuffer> buffer_;  // null once released
-  budget::Buffer<int64_t> slots_;
-  budget::Buffer<int64_t> riders_;  // slots of loads that it does not want itself
+  memory::Buffer<int64_t> slots_;
+  memory::Buffer<int64_t> prefetched_;  // slots of loads that it does not want itself
   Loads loads_;
   Loads awaited_;  // of other claims
   uint64_t found_ = 0, shared_ = 0;
@@ -148,7 +148,7 @@ class SlotBuffer : public std::enable_shared_from_this<SlotBuffer> {
   bool Fits(std::span<const int64_t> nodes) const;
   void Take(std::span<const int64_t> nodes, const Expected* expected, Claim& claim);
   uint32_t Use(int64_t node, const Expected* expected, Claim& claim);
-  void TakeRiders(size_t most, Claim& claim);
+  void TakePrefetched(size_t most, Claim& claim);
   uint32_t LeastWanted() const;               // of the slots on standby: there is one
   void TakeFor(int64_t node, uint32_t slot);  // a slot on standby, of another node
   void Drop(uint32_t slot);
@@ -170,7 +170,7 @@ class SlotBuffer : public std::enable_shared_from_this<SlotBuffer> {
   std::condition_variable released_, loaded_;
   // Guarded by mutex_
   NodeTable table_;
-  budget::Buffer<Slot> slots_;  // and, after them, the heads of the lists
+  memory::Buffer<Slot> slots_;  // and, after them, the heads of the lists
   std::optional<UseCounts> counts_;
   std::optional<Lookahead> ahead_;  // with counts_
   int64_t standby_ = 0;

@@ -8,8 +8,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "budget/buffer.h"
 #include "cache/node_table.h"
+#include "memory/buffer.h"
 
 namespace outcrop::cache {
 
@@ -115,8 +115,8 @@ class Residents {
   }
 
   const int64_t num_nodes_;
-  budget::Buffer<int64_t> nodes_;  // by slot
-  budget::Buffer<uint32_t> free_;  // the first free_count_ are free slots
+  memory::Buffer<int64_t> nodes_;  // by slot
+  memory::Buffer<uint32_t> free_;  // the first free_count_ are free slots
   size_t free_count_ = 0;
   std::optional<NodeTable> table_;
 };

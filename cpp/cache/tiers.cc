@@ -53,7 +53,7 @@ void AccessCounts::Add(std::span<const int64_t> nodes) {
   }
 }
 
-budget::Buffer<int64_t> AccessCounts::Hottest(size_t slots) const {
+memory::Buffer<int64_t> AccessCounts::Hottest(size_t slots) const {
   std::vector<size_t> having(most_ + size_t{1}, 0);
   counts_.ForEach([&](int64_t, uint32_t count) { ++having[count]; });
   // All above `least` fit; of those with `least` itself, the first `equals`.
@@ -62,7 +62,7 @@ budget::Buffer<int64_t> AccessCounts::Hottest(size_t slots) const {
   while (least > 0 && above + having[least] <= slots) above += having[least--];
   const size_t equals = least == 0 ? 0 : slots - above;
   // The front is for those above; the back is a heap of the lowest ids so far with `least`.
-  budget::Buffer<int64_t> found;
+  memory::Buffer<int64_t> found;
   found.resize(above + equals);
   int64_t* const heap = found.data() + above;
   size_t next = 0, lowest = 0;

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <span>
 
-#include "budget/buffer.h"
 #include "cache/node_table.h"
+#include "memory/buffer.h"
 
 namespace outcrop::cache {
 
@@ -22,7 +22,7 @@ class EntrySorter {
   std::span<const Entry> Sort(std::span<const int64_t> nodes);
 
  private:
-  budget::Buffer<Entry> from_, to_;
+  memory::Buffer<Entry> from_, to_;
 };
 
 // How many batches want each node. Not thread-safe.
@@ -37,7 +37,7 @@ class AccessCounts {
 
   // The `slots` nodes that most batches want, ascending; of equals the lower ones, and none that
   // no batch wants. At most `slots` of them.
-  budget::Buffer<int64_t> Hottest(size_t slots) const;
+  memory::Buffer<int64_t> Hottest(size_t slots) const;
 
  private:
   NodeTable counts_;
@@ -65,10 +65,10 @@ class TierSplitter {
  private:
   NodeTable slots_;
   EntrySorter sorter_;
-  budget::Buffer<int64_t> cold_;
-  budget::Buffer<uint32_t> cold_rows_;
-  budget::Buffer<uint32_t> cached_rows_, cached_slots_, packed_rows_, copied_rows_, copied_from_;
-  budget::Buffer<int64_t> packed_nodes_;
+  memory::Buffer<int64_t> cold_;
+  memory::Buffer<uint32_t> cold_rows_;
+  memory::Buffer<uint32_t> cached_rows_, cached_slots_, packed_rows_, copied_rows_, copied_from_;
+  memory::Buffer<int64_t> packed_nodes_;
 };
 
 }  // namespace outcrop::cache

@@ -13,7 +13,7 @@
 #include "disk/error.h"
 #include "disk/memory.h"
 #include "disk/worker.h"
-#include "parallel/home.h"
+#include "threads/home.h"
 
 namespace outcrop::disk {
 namespace {
@@ -128,7 +128,7 @@ PlanOptions Engine::PlanFor(const File& file, Op op) const {
 std::shared_ptr<Transfer> Engine::Enqueue(std::shared_ptr<const File> file, Op op,
                                           ExtentList extents) {
   if (getpid() != process_) {
-    throw parallel::Forked("this engine belongs to another process: make one after fork");
+    throw threads::Forked("this engine belongs to another process: make one after fork");
   }
   PlanOptions plan = PlanFor(*file, op);
   // A drive must not write where a forked child has a copy of the page: see AlignedMemory.

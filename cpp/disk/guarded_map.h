@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "disk/file.h"
-#include "parallel/home.h"
+#include "threads/home.h"
 
 namespace outcrop::disk {
 
@@ -42,7 +42,7 @@ class GuardedMap {
 
   const File& file() const { return *file_; }
 
-  // The bytes of all ranges, one after the other -> out. Throws IoError, and parallel::Forked,
+  // The bytes of all ranges, one after the other -> out. Throws IoError, and threads::Forked,
   // since a child shares the memory that is copied to. REQUIRES: their lengths add up to
   // out.size(); no more than the constants above allow.
   void Copy(std::span<const Range> ranges, std::span<std::byte> out);
@@ -63,7 +63,7 @@ class GuardedMap {
   const uint64_t bytes_;
   const std::byte* data_ = nullptr;
 
-  const parallel::Home home_;
+  const threads::Home home_;
 
   std::mutex mutex_;
   // Guarded by mutex_

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "parallel/home.h"
+#include "threads/home.h"
 
 namespace outcrop::disk {
 
@@ -44,7 +44,7 @@ class AlignedMemory {
  private:
   std::byte* data_ = nullptr;
   uint64_t bytes_ = 0;
-  parallel::Home home_;
+  threads::Home home_;
 };
 
 // Hands out runs of pages from one piece of memory. Not thread-safe: one per worker.

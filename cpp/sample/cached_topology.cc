@@ -20,7 +20,7 @@ constexpr size_t kGrain = 256;
 constexpr std::chrono::milliseconds kPatience(10);
 
 // Waits for a transfer. However it ends, nothing is in flight any more.
-void WaitFor(disk::Transfer& transfer, parallel::Pool& pool) {
+void WaitFor(disk::Transfer& transfer, threads::Pool& pool) {
   while (!transfer.WaitFor(kPatience)) {
     if (!pool.cancelled()) continue;
     transfer.Cancel();
@@ -28,7 +28,7 @@ void WaitFor(disk::Transfer& transfer, parallel::Pool& pool) {
       transfer.Wait();
     } catch (...) {  // it was given up: what it met is of no interest
     }
-    throw parallel::Cancelled();
+    throw threads::Cancelled();
   }
 }
 
@@ -51,7 +51,7 @@ CachedTopology<Index>::CachedTopology(std::span<const int64_t> indptr, cache::Ne
 }
 
 template <typename Index>
-void CachedTopology<Index>::Fetch(const Drawn& drawn, parallel::Pool& pool,
+void CachedTopology<Index>::Fetch(const Drawn& drawn, threads::Pool& pool,
                                   std::span<int64_t> neighbours) {
   constexpr size_t kMost = std::numeric_limits<uint32_t>::max();
   if (drawn.nodes.size() > kMost || drawn.edge_ids.size() > kMost) {
@@ -97,9 +97,9 @@ uint64_t CachedTopology<Index>::MostBytes(uint64_t nodes, uint64_t entries) {
 
 // Entries of cached lists -> neighbours; the nodes of the others -> misses, in any order.
 template <typename Index>
-void CachedTopology<Index>::FetchCached(const Drawn& drawn, parallel::Pool& pool,
+void CachedTopology<Index>::FetchCached(const Drawn& drawn, threads::Pool& pool,
                                         std::span<int64_t> neighbours,
-                                        budget::Buffer<Miss>& misses) {
+                                        memory::Buffer<Miss>& misses) {
   using Reader = cache::NeighborLists::Reader;
   const Reader reader(lists_);
   misses.resize(drawn.nodes.size());
@@ -155,7 +155,7 @@ void CachedTopology<Index>::FetchCached(const Drawn& drawn, parallel::Pool& pool
 }
 
 template <typename Index>
-void CachedTopology<Index>::FetchMissed(const Drawn& drawn, parallel::Pool& pool,
+void CachedTopology<Index>::FetchMissed(const Drawn& drawn, threads::Pool& pool,
                                         std::span<int64_t> neighbours, Scratch& scratch) {
   SortByNode(scratch);
   ListEdges(drawn, pool, scratch);
@@ -170,7 +170,7 @@ void CachedTopology<Index>::FetchMissed(const Drawn& drawn, parallel::Pool& pool
 // By (node, index): a radix sort of both, since threads found the misses in any order.
 template <typename Index>
 void CachedTopology<Index>::SortByNode(Scratch& scratch) {
-  budget::Buffer<Miss>& misses = scratch.misses;
+  memory::Buffer<Miss>& misses = scratch.misses;
   uint64_t most_node = 0, most_index = 0;
   for (size_t i = 0; i < misses.size(); ++i) {
     most_node = std::max(most_node, static_cast<uint64_t>(misses[i].node));
@@ -196,8 +196,8 @@ void CachedTopology<Index>::SortByNode(Scratch& scratch) {
 
 // Sorted misses -> the edges to read, ascending, and their places.
 template <typename Index>
-void CachedTopology<Index>::ListEdges(const Drawn& drawn, parallel::Pool& pool, Scratch& scratch) {
-  budget::Buffer<Miss>& misses = scratch.misses;
+void CachedTopology<Index>::ListEdges(const Drawn& drawn, threads::Pool& pool, Scratch& scratch) {
+  memory::Buffer<Miss>& misses = scratch.misses;
   uint64_t total = 0;
   for (size_t m = 0; m < misses.size(); ++m) {
     misses[m].at = static_cast<uint32_t>(total);
@@ -236,7 +236,7 @@ void CachedTopology<Index>::ListEdges(const Drawn& drawn, parallel::Pool& pool, 
 }
 
 template <typename Index>
-void CachedTopology<Index>::Read(parallel::Pool& pool, Scratch& scratch) {
+void CachedTopology<Index>::Read(threads::Pool& pool, Scratch& scratch) {
   scratch.entries.resize(scratch.edges.size());
   auto* memory = reinterpret_cast<std::byte*>(scratch.entries.data());
   auto extents = disk::ExtentList::Rows(base_, sizeof(Index), scratch.edges, {}, memory);

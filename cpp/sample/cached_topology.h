@@ -7,10 +7,10 @@
 #include <span>
 #include <vector>
 
-#include "budget/buffer.h"
 #include "cache/neighbor_lists.h"
 #include "disk/engine.h"
 #include "disk/file.h"
+#include "memory/buffer.h"
 #include "sample/topology.h"
 
 namespace outcrop::sample {
@@ -27,11 +27,11 @@ class CachedTopology final : public Topology {
 
   int64_t num_nodes() const override { return static_cast<int64_t>(indptr_.size()) - 1; }
   int64_t num_edges() const override { return indptr_.back(); }
-  void Lists(std::span<const int64_t> nodes, parallel::Pool& pool, std::span<List> lists) override {
+  void Lists(std::span<const int64_t> nodes, threads::Pool& pool, std::span<List> lists) override {
     ListsOf(indptr_, nodes, pool, lists);
   }
   // Also throws disk::IoError, disk::Cancelled. A cancelled pool is noticed while the disk works.
-  void Fetch(const Drawn& drawn, parallel::Pool& pool, std::span<int64_t> neighbours) override;
+  void Fetch(const Drawn& drawn, threads::Pool& pool, std::span<int64_t> neighbours) override;
 
   // What is kept for the next Fetch, of as many as were under way at once.
   uint64_t capacity_bytes() const;
@@ -49,10 +49,10 @@ class CachedTopology final : public Topology {
 
   // The memory of one Fetch.
   struct Scratch {
-    budget::Buffer<Miss> misses, spare;
-    budget::Buffer<int64_t> edges;    // to read, ascending
-    budget::Buffer<uint32_t> places;  // where each belongs
-    budget::Buffer<Index> entries;    // what was read
+    memory::Buffer<Miss> misses, spare;
+    memory::Buffer<int64_t> edges;    // to read, ascending
+    memory::Buffer<uint32_t> places;  // where each belongs
+    memory::Buffer<Index> entries;    // what was read
     uint64_t capacity_bytes() const {
       return misses.capacity_bytes() + spare.capacity_bytes() + edges.capacity_bytes() +
              places.capacity_bytes() + entries.capacity_bytes();
@@ -61,13 +61,13 @@ class CachedTopology final : public Topology {
 
   std::unique_ptr<Scratch> TakeScratch();
   void ReturnScratch(std::unique_ptr<Scratch> scratch);
-  void FetchCached(const Drawn& drawn, parallel::Pool& pool, std::span<int64_t> neighbours,
-                   budget::Buffer<Miss>& misses);
-  void FetchMissed(const Drawn& drawn, parallel::Pool& pool, std::span<int64_t> neighbours,
+  void FetchCached(const Drawn& drawn, threads::Pool& pool, std::span<int64_t> neighbours,
+                   memory::Buffer<Miss>& misses);
+  void FetchMissed(const Drawn& drawn, threads::Pool& pool, std::span<int64_t> neighbours,
                    Scratch& scratch);
   static void SortByNode(Scratch& scratch);
-  static void ListEdges(const Drawn& drawn, parallel::Pool& pool, Scratch& scratch);
-  void Read(parallel::Pool& pool, Scratch& scratch);
+  static void ListEdges(const Drawn& drawn, threads::Pool& pool, Scratch& scratch);
+  void Read(threads::Pool& pool, Scratch& scratch);
 
   // Constant after construction
   const std::span<const int64_t> indptr_;

@@ -11,7 +11,7 @@ constexpr uint64_t kMostEdges = uint64_t{1} << 32;
 }  // namespace
 
 void Frontier::Expand(std::span<const int64_t> nodes, std::span<const uint32_t> roots,
-                      uint64_t hop_key, int64_t fanout, budget::Buffer<int64_t>& edge_ids) {
+                      uint64_t hop_key, int64_t fanout, memory::Buffer<int64_t>& edge_ids) {
   lists_.resize(nodes.size());
   topology_.Lists(nodes, pool_, lists_);
   first_.resize(nodes.size() + 1);

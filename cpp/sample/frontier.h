@@ -5,10 +5,10 @@
 #include <span>
 #include <stdexcept>
 
-#include "budget/buffer.h"
-#include "parallel/pool.h"
+#include "memory/buffer.h"
 #include "sample/draw.h"
 #include "sample/topology.h"
+#include "threads/pool.h"
 
 namespace outcrop::sample {
 
@@ -20,14 +20,14 @@ class BadTopology : public std::runtime_error {
 // Not thread-safe: one per sampler.
 class Frontier {
  public:
-  Frontier(Topology& topology, Replace replace, parallel::Pool& pool)
+  Frontier(Topology& topology, Replace replace, threads::Pool& pool)
       : topology_(topology), replace_(replace), pool_(pool) {}
 
   // Draws `fanout` neighbours of each node and fetches them; `roots` (empty: 0 for all) enter the
   // keys. The drawn edges are appended to `edge_ids`. Throws BadTopology, so that whatever uses
   // the result may trust it.
   void Expand(std::span<const int64_t> nodes, std::span<const uint32_t> roots, uint64_t hop_key,
-              int64_t fanout, budget::Buffer<int64_t>& edge_ids);
+              int64_t fanout, memory::Buffer<int64_t>& edge_ids);
 
   // What the last Expand drew: edges [first()[i], first()[i + 1]) belong to node i.
   std::span<const uint64_t> first() const { return first_; }
@@ -43,10 +43,10 @@ class Frontier {
 
   Topology& topology_;
   const Replace replace_;
-  parallel::Pool& pool_;
-  budget::Buffer<List> lists_;
-  budget::Buffer<uint64_t> first_;
-  budget::Buffer<int64_t> neighbours_;
+  threads::Pool& pool_;
+  memory::Buffer<List> lists_;
+  memory::Buffer<uint64_t> first_;
+  memory::Buffer<int64_t> neighbours_;
 };
 
 }  // namespace outcrop::sample

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "budget/buffer.h"
+#include "memory/buffer.h"
 
 namespace outcrop::sample {
 
@@ -73,10 +73,10 @@ class IdTable {
       while (entries_[slot] != 0) slot = (slot + 1) & mask_;
       entries_[slot] = old_[i];
     }
-    old_ = budget::Buffer<uint64_t>();
+    old_ = memory::Buffer<uint64_t>();
   }
 
-  budget::Buffer<uint64_t> entries_, old_;
+  memory::Buffer<uint64_t> entries_, old_;
   size_t count_ = 0, mask_ = 0;
   int shift_ = 64;
 };

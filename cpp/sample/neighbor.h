@@ -6,10 +6,10 @@
 #include <span>
 #include <vector>
 
-#include "parallel/pool.h"
 #include "sample/frontier.h"
 #include "sample/id_table.h"
 #include "sample/subgraph.h"
+#include "threads/pool.h"
 
 namespace outcrop::sample {
 
@@ -38,7 +38,7 @@ class NeighborSampler {
 
   const std::vector<int64_t> fanouts_;
   const bool tags_are_ids_;  // node ids fit into a tag: no second look is needed
-  parallel::Pool pool_;
+  threads::Pool pool_;
   Frontier frontier_;
   IdTable table_;
   Subgraph subgraph_;

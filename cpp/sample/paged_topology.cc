@@ -37,7 +37,7 @@ PagedTopology<Index>::PagedTopology(const Array& indptr, const Array& indices, i
 }
 
 template <typename Index>
-void PagedTopology<Index>::Lists(std::span<const int64_t> nodes, parallel::Pool& pool,
+void PagedTopology<Index>::Lists(std::span<const int64_t> nodes, threads::Pool& pool,
                                  std::span<List> lists) {
   pool.For(nodes.size(), kAtATime, [&](size_t begin, size_t end) {
     std::array<GuardedMap::Range, kAtATime> ranges;
@@ -57,7 +57,7 @@ void PagedTopology<Index>::Lists(std::span<const int64_t> nodes, parallel::Pool&
 }
 
 template <typename Index>
-void PagedTopology<Index>::Fetch(const Drawn& drawn, parallel::Pool& pool,
+void PagedTopology<Index>::Fetch(const Drawn& drawn, threads::Pool& pool,
                                  std::span<int64_t> neighbours) {
   pool.For(drawn.edge_ids.size(), kAtATime, [&](size_t begin, size_t end) {
     std::array<GuardedMap::Range, kAtATime> ranges;

@@ -30,8 +30,8 @@ class PagedTopology final : public Topology {
   int64_t num_nodes() const override { return num_nodes_; }
   int64_t num_edges() const override { return num_edges_; }
   // Both also throw disk::IoError.
-  void Lists(std::span<const int64_t> nodes, parallel::Pool& pool, std::span<List> lists) override;
-  void Fetch(const Drawn& drawn, parallel::Pool& pool, std::span<int64_t> neighbours) override;
+  void Lists(std::span<const int64_t> nodes, threads::Pool& pool, std::span<List> lists) override;
+  void Fetch(const Drawn& drawn, threads::Pool& pool, std::span<int64_t> neighbours) override;
 
  private:
   disk::GuardedMap indptr_, indices_;

@@ -5,10 +5,10 @@
 #include <span>
 #include <vector>
 
-#include "parallel/pool.h"
 #include "sample/frontier.h"
 #include "sample/id_table.h"
 #include "sample/subgraph.h"
+#include "threads/pool.h"
 
 namespace outcrop::sample {
 
@@ -36,17 +36,17 @@ class ShadowSampler {
 
   Topology& topology_;
   const std::vector<int64_t> fanouts_;
-  parallel::Pool pool_;
+  threads::Pool pool_;
   Frontier frontier_;  // draws the k-hop nodes
   Frontier lists_;     // whole lists, for the induced edges
   IdTable table_;
   // In order of discovery, all roots mixed
-  budget::Buffer<int64_t> found_;
-  budget::Buffer<uint32_t> found_roots_;
-  budget::Buffer<uint32_t> local_ids_;   // of each found node
-  budget::Buffer<uint32_t> node_roots_;  // root of each local node
-  budget::Buffer<List> degrees_;         // and lists, of each local node
-  budget::Buffer<int64_t> drawn_;        // edge ids that only serve discovery
+  memory::Buffer<int64_t> found_;
+  memory::Buffer<uint32_t> found_roots_;
+  memory::Buffer<uint32_t> local_ids_;   // of each found node
+  memory::Buffer<uint32_t> node_roots_;  // root of each local node
+  memory::Buffer<List> degrees_;         // and lists, of each local node
+  memory::Buffer<int64_t> drawn_;        // edge ids that only serve discovery
   Subgraph subgraph_;
 };
 

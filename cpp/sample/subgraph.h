@@ -5,17 +5,17 @@
 #include <span>
 #include <vector>
 
-#include "budget/buffer.h"
+#include "memory/buffer.h"
 
 namespace outcrop::sample {
 
 // Edges are grouped by target, targets in the order of their local ids: counts[t] edges end at
 // local node t, for t < counts.size(). So sources and counts are all that an edge list needs.
 struct Subgraph {
-  budget::Buffer<int64_t> nodes;     // global ids, by local id
-  budget::Buffer<uint32_t> sources;  // local id of each edge's source
-  budget::Buffer<uint32_t> counts;   // edges per target
-  budget::Buffer<int64_t> edge_ids;  // position of each edge in the graph's CSC
+  memory::Buffer<int64_t> nodes;     // global ids, by local id
+  memory::Buffer<uint32_t> sources;  // local id of each edge's source
+  memory::Buffer<uint32_t> counts;   // edges per target
+  memory::Buffer<int64_t> edge_ids;  // position of each edge in the graph's CSC
   // Neighbour sampling: entry 0 are the seeds, entry h + 1 what hop h discovered.
   std::vector<int64_t> nodes_per_hop;
   std::vector<int64_t> edges_per_hop;

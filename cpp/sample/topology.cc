@@ -11,7 +11,7 @@ constexpr size_t kGrain = 1024;
 
 }  // namespace
 
-void ListsOf(std::span<const int64_t> offsets, std::span<const int64_t> nodes, parallel::Pool& pool,
+void ListsOf(std::span<const int64_t> offsets, std::span<const int64_t> nodes, threads::Pool& pool,
              std::span<List> lists) {
   const int64_t* indptr = offsets.data();
   pool.For(nodes.size(), kGrain, [&](size_t begin, size_t end) {
@@ -24,7 +24,7 @@ void ListsOf(std::span<const int64_t> offsets, std::span<const int64_t> nodes, p
 }
 
 template <typename Index>
-void ArrayTopology<Index>::Fetch(const Drawn& drawn, parallel::Pool& pool,
+void ArrayTopology<Index>::Fetch(const Drawn& drawn, threads::Pool& pool,
                                  std::span<int64_t> neighbours) {
   const Index* indices = indices_.data();
   const std::span<const int64_t> edges = drawn.edge_ids;

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "parallel/pool.h"
+#include "threads/pool.h"
 
 namespace outcrop::sample {
 
@@ -34,15 +34,15 @@ class Topology {
   virtual int64_t num_edges() const = 0;
 
   // The list of each node. `pool` may be used to do it in parallel.
-  virtual void Lists(std::span<const int64_t> nodes, parallel::Pool& pool,
+  virtual void Lists(std::span<const int64_t> nodes, threads::Pool& pool,
                      std::span<List> lists) = 0;
 
   // The neighbour at each drawn edge. REQUIRES: neighbours.size() == drawn.edge_ids.size().
-  virtual void Fetch(const Drawn& drawn, parallel::Pool& pool, std::span<int64_t> neighbours) = 0;
+  virtual void Fetch(const Drawn& drawn, threads::Pool& pool, std::span<int64_t> neighbours) = 0;
 };
 
 // Lists by their offsets, which can be addressed.
-void ListsOf(std::span<const int64_t> indptr, std::span<const int64_t> nodes, parallel::Pool& pool,
+void ListsOf(std::span<const int64_t> indptr, std::span<const int64_t> nodes, threads::Pool& pool,
              std::span<List> lists);
 
 // CSC arrays that can be addressed: in memory, or memory-mapped. Thread-safe.
@@ -55,10 +55,10 @@ class ArrayTopology final : public Topology {
 
   int64_t num_nodes() const override { return static_cast<int64_t>(indptr_.size()) - 1; }
   int64_t num_edges() const override { return static_cast<int64_t>(indices_.size()); }
-  void Lists(std::span<const int64_t> nodes, parallel::Pool& pool, std::span<List> lists) override {
+  void Lists(std::span<const int64_t> nodes, threads::Pool& pool, std::span<List> lists) override {
     ListsOf(indptr_, nodes, pool, lists);
   }
-  void Fetch(const Drawn& drawn, parallel::Pool& pool, std::span<int64_t> neighbours) override;
+  void Fetch(const Drawn& drawn, threads::Pool& pool, std::span<int64_t> neighbours) override;
 
  private:
   std::span<const int64_t> indptr_;

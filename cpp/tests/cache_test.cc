@@ -10,7 +10,7 @@
 #include "cache/belady.h"
 #include "cache/lru.h"
 #include "cache/node_table.h"
-#include "gather/copier.h"
+#include "rows/copier.h"
 
 namespace outcrop::cache {
 namespace {
@@ -249,9 +249,9 @@ TEST_CASE("rows go from slots to their places and back") {
       expected[i * kDim + k] = cached[static_cast<size_t>(slots[i]) * kDim + k];
     }
   }
-  gather::Copier copier({kRowBytes, kDim, gather::Encoding::kFloat32}, 2);
+  rows::Copier copier({kRowBytes, kDim, rows::Encoding::kFloat32}, 2);
   auto* memory = reinterpret_cast<std::byte*>(cached.data());
-  copier.Place(memory, std::span<const int32_t>(slots), std::span<const uint32_t>(), batch);
+  copier.Gather(memory, std::span<const int32_t>(slots), std::span<const uint32_t>(), batch);
   CHECK(batch == expected);
   const std::vector<uint32_t> positions{4, 8, 699}, into{999, 0, 5};
   copier.Update(reinterpret_cast<const std::byte*>(batch.data()), positions, into, memory);

@@ -131,7 +131,7 @@ uint64_t RoomFor(const Graph<Index>& graph, const std::vector<float>& scores) {
 struct Frontiers {
   Frontiers(Topology& topology, std::vector<int64_t> wanted, int64_t fanout, uint32_t root_step)
       : nodes(std::move(wanted)), lists(nodes.size()), first(nodes.size() + 1) {
-    parallel::Pool pool(1);
+    threads::Pool pool(1);
     topology.Lists(nodes, pool, lists);
     Drawer drawer;
     for (size_t i = 0; i < nodes.size(); ++i) {
@@ -144,7 +144,7 @@ struct Frontiers {
     }
   }
 
-  std::vector<int64_t> Fetch(Topology& topology, parallel::Pool& pool) const {
+  std::vector<int64_t> Fetch(Topology& topology, threads::Pool& pool) const {
     std::vector<int64_t> neighbours(edges.size(), -1);
     topology.Fetch({nodes, lists, first, edges}, pool, neighbours);
     return neighbours;
@@ -188,7 +188,7 @@ void CheckEqualsArrays(uint64_t base) {
       const uint64_t requests = engine.counters().read_requests;
       uint64_t drawn = 0;
       for (uint32_t threads : {1U, 4U}) {
-        parallel::Pool pool(threads);
+        threads::Pool pool(threads);
         for (int64_t fanout : {0, 1, 10, -1}) {
           // Nodes repeat: with one draw each (root_step 0) and with draws of their own.
           for (uint32_t root_step : {0U, 1U}) {
@@ -217,7 +217,7 @@ TEST_CASE("cached topology: equals arrays, whatever is cached") {
 
 TEST_CASE("cached topology: a graph without edges, and one without nodes") {
   disk::Engine engine(Options(EngineKind::kPool));
-  parallel::Pool pool(2);
+  threads::Pool pool(2);
   const Graph<int32_t> edgeless({0, 0, 0}, 64);
   Cached<int32_t> none(edgeless, {1, 1, 1});
   CachedTopology<int32_t> topology(edgeless.indptr, none.lists, engine, edgeless.file, 64);
@@ -247,7 +247,7 @@ TEST_CASE("cached topology: one transfer; entries of one page are one request") 
   const Graph<int32_t> graph(std::vector<int64_t>(4000, 4), 4096);  // 16 B each: 256 per page
   NeighborLists lists(4000, 4);
   CachedTopology<int32_t> topology(graph.indptr, lists, engine, graph.file, 4096);
-  parallel::Pool pool(3);
+  threads::Pool pool(3);
   std::vector<int64_t> nodes(256);
   std::iota(nodes.begin(), nodes.end(), 512);
   std::shuffle(nodes.begin(), nodes.end(), std::minstd_rand(1));
@@ -267,7 +267,7 @@ TEST_CASE("cached topology: short, late and reordered reads change nothing") {
     options.faults->reorder = true;
     disk::Engine engine(options);
     CachedTopology<int32_t> topology(graph.indptr, lists, engine, graph.file, 129);
-    parallel::Pool pool(2);
+    threads::Pool pool(2);
     const Frontiers frontier(arrays, SomeNodes(500, 1999, 4), 10, 1);
     CHECK(frontier.Fetch(topology, pool) == frontier.Fetch(arrays, pool));
   }
@@ -282,7 +282,7 @@ TEST_CASE("cached topology: a failing drive is an error of the file, and the nex
     options.faults->fail_read_at = 5;
     disk::Engine engine(options);
     CachedTopology<int32_t> topology(graph.indptr, lists, engine, graph.file, 4096);
-    parallel::Pool pool(2);
+    threads::Pool pool(2);
     const Frontiers frontier(arrays, SomeNodes(500, 1999, 4), 10, 1);
     try {
       frontier.Fetch(topology, pool);
@@ -306,14 +306,14 @@ TEST_CASE("cached topology: cancel ends a wait for a slow drive") {
   options.faults->delay_us = 20000;  // some thousand reads: half a minute
   disk::Engine engine(options);
   CachedTopology<int32_t> topology(graph.indptr, lists, engine, graph.file, 4096);
-  parallel::Pool pool(2);
+  threads::Pool pool(2);
   const Frontiers frontier(topology, SomeNodes(5000, 59999, 4), 10, 0);
   std::thread canceller([&] {
     while (engine.counters().read_requests < 2) std::this_thread::yield();
     pool.Cancel();
   });
   const auto start = std::chrono::steady_clock::now();
-  CHECK_THROWS_AS(frontier.Fetch(topology, pool), parallel::Cancelled);
+  CHECK_THROWS_AS(frontier.Fetch(topology, pool), threads::Cancelled);
   canceller.join();
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
 }
@@ -329,7 +329,7 @@ TEST_CASE("cached topology: many samplers, while the lists come and go") {
   std::vector<std::thread> samplers;
   for (uint32_t t = 0; t < 4; ++t) {
     samplers.emplace_back([&, t] {
-      parallel::Pool pool(2);
+      threads::Pool pool(2);
       for (uint32_t round = 0; round < 20; ++round) {
         const Frontiers frontier(arrays, SomeNodes(300, 2999, t + 10 * round), 5, 1);
         wrong += frontier.Fetch(topology, pool) != frontier.Fetch(arrays, pool);
@@ -354,7 +354,7 @@ TEST_CASE("cached topology: scratch memory stays below its bound as frontiers gr
   NeighborLists lists(graph.num_nodes(), 8);
   disk::Engine engine(Options(EngineKind::kPool));
   CachedTopology<int64_t> topology(graph.indptr, lists, engine, graph.file, 4096);
-  parallel::Pool pool(1);
+  threads::Pool pool(1);
   for (size_t count : {1, 10, 1000, 1400, 2000, 30000}) {
     const Frontiers frontier(topology, SomeNodes(count, 2999, 1), 10, 0);
     frontier.Fetch(topology, pool);
@@ -368,7 +368,7 @@ TEST_CASE("cached topology: lists of another graph are noticed, not read beyond"
   Cached<int32_t> cached(small, {1, 1, 1});
   disk::Engine engine(Options(EngineKind::kPool));
   CachedTopology<int32_t> topology(large.indptr, cached.lists, engine, large.file, 64);
-  parallel::Pool pool(1);
+  threads::Pool pool(1);
   CHECK_THROWS_AS(Frontiers(topology, {2}, -1, 0).Fetch(topology, pool), BadTopology);
 }
 

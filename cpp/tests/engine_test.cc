@@ -552,7 +552,7 @@ TEST_CASE("an engine refuses work in a forked child instead of hanging") {
     std::vector<std::byte> out(400);
     try {
       engine->Read(rows.file, ExtentList::Rows(0, 400, ids, {}, out.data()));
-    } catch (const parallel::Forked&) {
+    } catch (const threads::Forked&) {
       engine.reset();
       _exit(0);
     }

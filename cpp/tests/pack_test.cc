@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "cache/tiers.h"
-#include "gather/copier.h"
-#include "pack/pages.h"
-#include "pack/scatter.h"
-#include "pack/segment.h"
+#include "layout/pages.h"
+#include "layout/scatter.h"
+#include "layout/segment.h"
+#include "rows/copier.h"
 
 namespace outcrop {
 namespace {
@@ -29,14 +29,14 @@ Bytes RandomBytes(size_t count, uint32_t seed) {
 // Writes pieces where they belong, some time after they were full.
 class Writer {
  public:
-  explicit Writer(pack::Scatter& scatter) : scatter_(scatter) {}
+  explicit Writer(layout::Scatter& scatter) : scatter_(scatter) {}
 
   void Take() {
-    for (const pack::Piece& piece : scatter_.TakeFull()) flying_.push_back(piece);
+    for (const layout::Piece& piece : scatter_.TakeFull()) flying_.push_back(piece);
   }
   void Land(size_t count, size_t piece_bytes) {
     for (size_t i = 0; i < count && !flying_.empty(); ++i) {
-      const pack::Piece piece = flying_.front();
+      const layout::Piece piece = flying_.front();
       flying_.erase(flying_.begin());
       Bytes& chunk = chunks[piece.chunk];
       chunk.resize(std::max(chunk.size(), piece.number * piece_bytes + piece.bytes));
@@ -45,14 +45,14 @@ class Writer {
       scatter_.Release(piece.slot);
     }
   }
-  void Add(const pack::Piece& piece) { flying_.push_back(piece); }
+  void Add(const layout::Piece& piece) { flying_.push_back(piece); }
   size_t flying() const { return flying_.size(); }
 
   std::map<size_t, Bytes> chunks;
 
  private:
-  pack::Scatter& scatter_;
-  std::vector<pack::Piece> flying_;
+  layout::Scatter& scatter_;
+  std::vector<layout::Piece> flying_;
 };
 
 TEST_CASE("rows of many chunks are scattered, whatever the sizes of rows and pieces") {
@@ -61,13 +61,13 @@ TEST_CASE("rows of many chunks are scattered, whatever the sizes of rows and pie
     for (const size_t piece_bytes : {64, 128}) {
       const Bytes features = RandomBytes(kRows * row_bytes, 1);
       Bytes memory((kChunks + 1) * piece_bytes);
-      pack::Scatter scatter(kChunks, row_bytes, piece_bytes, memory);
+      layout::Scatter scatter(kChunks, row_bytes, piece_bytes, memory);
       Writer writer(scatter);
       std::mt19937 random(static_cast<uint32_t>(row_bytes));
       std::vector<Bytes> expected(kChunks);
       for (size_t first = 0; first < kRows; first += kPartition) {
         const size_t rows = std::min(kPartition, kRows - first);
-        std::vector<pack::Run> runs;
+        std::vector<layout::Run> runs;
         std::vector<int64_t> ids;
         for (size_t chunk = 0; chunk < kChunks; ++chunk) {
           const size_t before = ids.size();
@@ -90,7 +90,7 @@ TEST_CASE("rows of many chunks are scattered, whatever the sizes of rows and pie
         writer.Take();
       }
       for (size_t chunk = 0; chunk < kChunks; ++chunk) {
-        const pack::Piece piece = scatter.Finish(chunk, kUnit);
+        const layout::Piece piece = scatter.Finish(chunk, kUnit);
         CHECK(piece.bytes % kUnit == 0);
         if (piece.bytes > 0) writer.Add(piece);
         CHECK(scatter.Finish(chunk, kUnit).bytes == 0);
@@ -109,13 +109,13 @@ TEST_CASE("a chunk is resumed at the beginning of any of its pieces") {
   const Bytes features = RandomBytes(kRows * kRowBytes, 2);
   for (size_t piece = 0; piece * kPieceBytes < features.size(); ++piece) {
     Bytes memory(20 * kPieceBytes);
-    pack::Scatter scatter(2, kRowBytes, kPieceBytes, memory);
+    layout::Scatter scatter(2, kRowBytes, kPieceBytes, memory);
     Writer writer(scatter);
     const size_t first = piece * kPieceBytes / kRowBytes;
     scatter.Resume(1, piece, piece * kPieceBytes % kRowBytes);
     std::vector<int64_t> ids(kRows - first);
     std::iota(ids.begin(), ids.end(), static_cast<int64_t>(first));
-    REQUIRE(scatter.Append(features, 0, std::vector<pack::Run>{{1, ids.size()}}, ids));
+    REQUIRE(scatter.Append(features, 0, std::vector<layout::Run>{{1, ids.size()}}, ids));
     writer.Take();
     writer.Add(scatter.Finish(1, 1));
     writer.Land(1000, kPieceBytes);
@@ -131,10 +131,10 @@ TEST_CASE("rows that come in blocks go to their places") {
   std::iota(places.begin(), places.end(), 3);
   std::shuffle(places.begin(), places.end(), std::mt19937(1));
   const Bytes stored = RandomBytes(kRows * kRowBytes + 100, 3);  // and padding
-  gather::Copier copier({kRowBytes, kDim, gather::Encoding::kFloat32}, 2);
+  rows::Copier copier({kRowBytes, kDim, rows::Encoding::kFloat32}, 2);
   for (const size_t block : {1, 19, 20, 21, 4096, 100000}) {
     std::vector<float> out((kRows + 3) * kDim);
-    gather::RowStream stream(copier, places, out);
+    rows::RowStream stream(copier, places, out);
     for (size_t at = 0; at < stored.size(); at += block) {
       stream.Feed(std::span(stored).subspan(at, std::min(block, stored.size() - at)));
     }
@@ -150,11 +150,11 @@ TEST_CASE("rows of the cache go to their places, and rows are copied within a ba
   constexpr size_t kDim = 3;
   std::vector<float> cache(10 * kDim);
   std::iota(cache.begin(), cache.end(), 0.0F);
-  gather::Copier copier({kDim * sizeof(float), kDim, gather::Encoding::kFloat32}, 1);
+  rows::Copier copier({kDim * sizeof(float), kDim, rows::Encoding::kFloat32}, 1);
   std::vector<float> out(4 * kDim, -1.0F);
   const std::vector<uint32_t> slots{9, 0}, places{0, 2};
-  copier.Place(reinterpret_cast<const std::byte*>(cache.data()), std::span(slots),
-               std::span(places), out);
+  copier.Gather(reinterpret_cast<const std::byte*>(cache.data()), std::span(slots),
+                std::span(places), out);
   copier.Copy(std::vector<uint32_t>{0}, std::vector<uint32_t>{3}, out);
   CHECK(out == std::vector<float>{27, 28, 29, -1, -1, -1, 0, 1, 2, 27, 28, 29});
 }
@@ -195,10 +195,10 @@ TEST_CASE("the hottest nodes are the same from a dense table and from a hash tab
 }
 
 TEST_CASE("a segment has the rows of several batches, each once, and batches find them") {
-  using pack::Order;
+  using layout::Order;
   for (const Order order : {Order::kId, Order::kSet, Order::kMinHash, Order::kPrinted}) {
     std::mt19937 random(7);
-    pack::Segment segment(500, 100, order, 3);
+    layout::Segment segment(500, 100, order, 3);
     for (int round = 0; round < 2; ++round) {
       std::vector<std::vector<int64_t>> batches(9);
       std::map<int64_t, uint32_t> wanted;
@@ -238,7 +238,7 @@ TEST_CASE("a segment has the rows of several batches, each once, and batches fin
 }
 
 TEST_CASE("pairs of units say how many rows segments of any length have") {
-  pack::ReusePairs pairs(10, 10, 3);
+  layout::ReusePairs pairs(10, 10, 3);
   pairs.Add(0, std::vector<int64_t>{1, 2, 3});
   pairs.Add(0, std::vector<int64_t>{3, 4});
   pairs.Add(1, std::vector<int64_t>{4, 5});
@@ -249,15 +249,15 @@ TEST_CASE("pairs of units say how many rows segments of any length have") {
 
 TEST_CASE("checksums of pages are XXH64, and add up in any order") {
   const Bytes zeros(disk::kPageBytes);
-  CHECK(pack::PageChecksum(zeros, 0) == 0xac869b6f32d8bbdb);
-  CHECK(pack::PageChecksum(zeros, 5) == 0x39258435aa12414);
+  CHECK(layout::PageChecksum(zeros, 0) == 0xac869b6f32d8bbdb);
+  CHECK(layout::PageChecksum(zeros, 5) == 0x39258435aa12414);
   const Bytes pages = RandomBytes(3 * disk::kPageBytes, 1);
   std::vector<uint64_t> each(3);
-  pack::ChecksumPages(pages, 4, each);
+  layout::ChecksumPages(pages, 4, each);
   const std::vector<int64_t> first{4}, count{3};
-  CHECK(pack::SumOfPages(pages, first, count) == each[0] + each[1] + each[2]);
+  CHECK(layout::SumOfPages(pages, first, count) == each[0] + each[1] + each[2]);
   const std::vector<int64_t> firsts{5, 4, 6}, ones{1, 1, 1};
-  CHECK(pack::SumOfPages(pages, firsts, ones) != each[0] + each[1] + each[2]);
+  CHECK(layout::SumOfPages(pages, firsts, ones) != each[0] + each[1] + each[2]);
 }
 
 }  // namespace

@@ -191,14 +191,14 @@ TEST_CASE("samplers and topologies are refused in a forked child, and dropped wi
     int refused = 0;
     try {
       sampler->Sample({1, 0, 0, 0}, seeds);
-    } catch (const parallel::Forked&) {
+    } catch (const threads::Forked&) {
       ++refused;
     }
     sampler.reset();
     NeighborSampler fresh(paged, {5}, Replace::kNo, 1);
     try {
       fresh.Sample({1, 0, 0, 0}, seeds);
-    } catch (const parallel::Forked&) {
+    } catch (const threads::Forked&) {
       ++refused;
     }
     _exit(refused == 2 ? 0 : 1);

@@ -17,15 +17,15 @@
 #include <unordered_map>
 #include <vector>
 
-#include "budget/buffer.h"
-#include "budget/slabs.h"
-#include "gather/copier.h"
-#include "parallel/pool.h"
+#include "memory/buffer.h"
+#include "memory/slabs.h"
+#include "rows/copier.h"
 #include "sample/draw.h"
 #include "sample/id_table.h"
 #include "sample/neighbor.h"
 #include "sample/shadow.h"
 #include "sample/topology.h"
+#include "threads/pool.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr bool kSanitized = true;  // the sanitizer maps memory of its own
@@ -44,7 +44,7 @@ constexpr uint64_t kPage = 4096;
 
 TEST_CASE("pool: every item once, in chunks of the grain, on any number of threads") {
   for (uint32_t threads : {0U, 1U, 2U, 7U}) {
-    parallel::Pool pool(threads);
+    threads::Pool pool(threads);
     CHECK(pool.threads() == std::max(threads, 1U));
     for (size_t count : {0, 1, 7, 8, 9, 1000}) {
       for (size_t grain : {0, 1, 8, 5000}) {
@@ -62,7 +62,7 @@ TEST_CASE("pool: every item once, in chunks of the grain, on any number of threa
 }
 
 TEST_CASE("pool: many loops, large and small, one after the other") {
-  parallel::Pool pool(4);
+  threads::Pool pool(4);
   uint64_t expected = 0;
   std::atomic<uint64_t> sum{0};
   for (size_t loop = 0; loop < 5000; ++loop) {
@@ -75,7 +75,7 @@ TEST_CASE("pool: many loops, large and small, one after the other") {
 
 TEST_CASE("pool: what a body throws is rethrown, and the pool goes on") {
   for (uint32_t threads : {1U, 4U}) {
-    parallel::Pool pool(threads);
+    threads::Pool pool(threads);
     for (int round = 0; round < 100; ++round) {
       std::atomic<size_t> done{0};
       const auto body = [&](size_t begin, size_t) {
@@ -94,7 +94,7 @@ TEST_CASE("pool: what a body throws is rethrown, and the pool goes on") {
 
 TEST_CASE("pool: cancel gives up the loop that runs and every later one") {
   for (uint32_t threads : {1U, 4U}) {
-    parallel::Pool pool(threads);
+    threads::Pool pool(threads);
     std::atomic<bool> begun{false};
     std::thread canceller([&] {
       while (!begun) std::this_thread::yield();
@@ -106,24 +106,24 @@ TEST_CASE("pool: cancel gives up the loop that runs and every later one") {
       ++chunks;
       std::this_thread::sleep_for(milliseconds(1));
     };
-    CHECK_THROWS_AS(pool.For(100000, 1, body), parallel::Cancelled);
+    CHECK_THROWS_AS(pool.For(100000, 1, body), threads::Cancelled);
     canceller.join();
     CHECK(chunks < 100000);
     const size_t before = chunks;
-    CHECK_THROWS_AS(pool.For(10, 1, body), parallel::Cancelled);
-    CHECK_THROWS_AS(pool.For(0, 1, body), parallel::Cancelled);
+    CHECK_THROWS_AS(pool.For(10, 1, body), threads::Cancelled);
+    CHECK_THROWS_AS(pool.For(0, 1, body), threads::Cancelled);
     CHECK(chunks == before);
   }
 }
 
 TEST_CASE("pool: is made and destroyed without a loop") {
-  for (int round = 0; round < 50; ++round) parallel::Pool pool(8);
+  for (int round = 0; round < 50; ++round) threads::Pool pool(8);
 }
 
 // Buffer
 
 TEST_CASE("buffer: grows and keeps what it has") {
-  budget::Buffer<uint64_t> buffer;
+  memory::Buffer<uint64_t> buffer;
   CHECK(buffer.size() == 0);
   CHECK(buffer.capacity_bytes() == 0);
   std::vector<uint64_t> expected;
@@ -154,7 +154,7 @@ TEST_CASE("buffer: values that do not divide a page") {
   struct Odd {
     char bytes[7];
   };
-  budget::Buffer<Odd> buffer;
+  memory::Buffer<Odd> buffer;
   for (int i = 0; i < 100000; ++i)
     buffer.push_back({{static_cast<char>(i % 100), 0, 0, 0, 0, 0, 1}});
   bool right = true;
@@ -164,17 +164,17 @@ TEST_CASE("buffer: values that do not divide a page") {
 }
 
 TEST_CASE("buffer: moves, and gives its memory back") {
-  budget::Buffer<int> one;
+  memory::Buffer<int> one;
   one.resize(100);
   one[99] = 5;
-  budget::Buffer<int> two = std::move(one);
+  memory::Buffer<int> two = std::move(one);
   CHECK(two[99] == 5);
   one = std::move(two);
   CHECK(one[99] == 5);
-  one = budget::Buffer<int>();
+  one = memory::Buffer<int>();
   CHECK(one.capacity_bytes() == 0);
   CHECK(one.size() == 0);
-  CHECK_THROWS_AS(budget::Buffer<char>().resize(size_t{1} << 60), std::bad_alloc);
+  CHECK_THROWS_AS(memory::Buffer<char>().resize(size_t{1} << 60), std::bad_alloc);
 }
 
 // IdTable
@@ -265,8 +265,8 @@ TEST_CASE("id table: shrinks after a large batch, within its old memory") {
 
 // SlabPool
 
-using budget::Slab;
-using budget::SlabPool;
+using memory::Slab;
+using memory::SlabPool;
 
 std::vector<Slab> Take(SlabPool& pool, std::vector<uint64_t> sizes,
                        milliseconds wait = milliseconds(0)) {
@@ -418,7 +418,7 @@ TEST_CASE("slabs: memory that the system refuses is not charged") {
 
 // Copier
 
-using gather::Encoding;
+using rows::Encoding;
 
 // An array of one encoding, and what its rows decode to.
 struct Rows {
@@ -478,7 +478,7 @@ struct Rows {
 
   std::vector<std::byte> bytes;
   std::vector<float> values;
-  gather::RowFormat format;
+  rows::RowFormat format;
 };
 
 TEST_CASE("gather: rows of every encoding and many dimensions, in any order, again and again") {
@@ -489,7 +489,7 @@ TEST_CASE("gather: rows of every encoding and many dimensions, in any order, aga
       for (size_t dim : {1, 7, 100, 127, 129, 768, 1025}) {
         constexpr size_t kRows = 50;
         const Rows rows(encoding, kRows, dim);
-        gather::Copier copier(rows.format, threads);
+        rows::Copier copier(rows.format, threads);
         for (size_t count : {0, 1, 8, 1000}) {
           std::vector<int64_t> ids(count);
           for (int64_t& id : ids) id = static_cast<int64_t>(random() % kRows);
@@ -497,8 +497,8 @@ TEST_CASE("gather: rows of every encoding and many dimensions, in any order, aga
           for (size_t i = 0; i < count; ++i) backwards[i] = static_cast<int64_t>(count - 1 - i);
           for (const std::vector<int64_t>& places : {std::vector<int64_t>(), backwards}) {
             std::vector<float> out(count * dim + 1, -77.0F);
-            copier.Place(rows.bytes.data(), std::span<const int64_t>(ids), std::span(places),
-                         {out.data(), count * dim});
+            copier.Gather(rows.bytes.data(), std::span<const int64_t>(ids), std::span(places),
+                          {out.data(), count * dim});
             bool right = out.back() == -77.0F;  // nothing beyond
             for (size_t i = 0; i < count; ++i) {
               const size_t place = places.empty() ? i : count - 1 - i;
@@ -621,7 +621,7 @@ Csc RandomGraph(size_t nodes, size_t most_degree) {
 }
 
 template <typename T>
-std::vector<T> Copy(const budget::Buffer<T>& buffer) {
+std::vector<T> Copy(const memory::Buffer<T>& buffer) {
   return {buffer.data(), buffer.data() + buffer.size()};
 }
 
@@ -671,7 +671,7 @@ TEST_CASE("samplers: several at once share a topology, and each is cancelled by 
         endless.Sample({1, 0, 0, batch}, seeds);
         begun = true;
       }
-    } catch (const parallel::Cancelled&) {
+    } catch (const threads::Cancelled&) {
       cancelled = true;
     }
   });

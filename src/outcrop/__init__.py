@@ -10,10 +10,10 @@ from outcrop import errors
 from outcrop._version import __version__
 from outcrop.disk import Disk
 from outcrop.ingest.pyg import from_pyg
+from outcrop.layout.samples import import_samples
+from outcrop.layout.verify import verify
 from outcrop.options import DiskOptions
-from outcrop.sample.imported import import_samples
 from outcrop.store.store import GraphStore
-from outcrop.store.verify import verify
 
 if TYPE_CHECKING:
     from outcrop.loader import NeighborLoader, ShaDowLoader
@@ -46,7 +46,12 @@ def open(
 
 
 # Parts that bring torch along, which takes seconds: imported when they are asked for.
-_LATER = ("lightning", "pyg", "train")
+_LATER = {
+    "loader": "outcrop.loader",
+    "lightning": "outcrop.loader.lightning",
+    "pyg": "outcrop.loader.pyg",
+    "train": "outcrop.train",
+}
 _LOADERS = ("NeighborLoader", "ShaDowLoader")
 # Loaders of PyG that are not here, by what to use in their place.
 _OTHER_LOADERS = {
@@ -61,7 +66,7 @@ def __getattr__(name: str) -> Any:
     if name in _LOADERS:
         return getattr(import_module("outcrop.loader"), name)
     if name in _LATER:
-        return import_module(f"outcrop.{name}")
+        return import_module(_LATER[name])
     for instead, names in _OTHER_LOADERS.items():
         if name in names:
             raise AttributeError(f"outcrop.{name} is not there; use {instead}")

@@ -234,14 +234,14 @@ class Encoding(Enum):
 
 class Copier:
     def __init__(self, *, row_bytes: int, dim: int, encoding: Encoding, threads: int) -> None: ...
-    def place(
+    def gather(
         self,
         rows: NDArray[Any],
         slots: NDArray[np.int32] | _Ids | _Rows,
         out: NDArray[np.float32],
         places: _Ids | _Rows | None = None,
     ) -> None: ...
-    def place_at(
+    def gather_at(
         self, data: NDArray[Any], offsets: _Ids, places: _Rows, out: NDArray[np.float32]
     ) -> None: ...
     def copy(self, from_rows: _Rows, to_rows: _Rows, out: NDArray[np.float32]) -> None: ...

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from outcrop.ahead.window import FIRST_BATCHES
-from outcrop.bench.variants import variant_named
 from outcrop.errors import WriteError
 from outcrop.loader import NeighborLoader
 from outcrop.options import DiskOptions, Faults, parse_size
@@ -21,6 +20,7 @@ from outcrop.rows.policy import Policy
 from outcrop.sample.sampler import Sampler
 from outcrop.sample.seeds import Stream
 from outcrop.store.store import GraphStore
+from outcrop.tools.bench.variants import variant_named
 from outcrop.train import TrainOptions, fit
 from tests.conformance.contract import all_contents
 from tests.stores import make_random_store, smallest_memory

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outcrop.bench.variants import variant_named
 from outcrop.loader import NeighborLoader, ShaDowLoader
 from outcrop.options import DiskOptions, parse_size
 from outcrop.store.format import ENCODINGS
 from outcrop.store.store import GraphStore
 from outcrop.strategies import STRATEGIES
+from outcrop.tools.bench.variants import variant_named
 from tests.conformance.contract import all_contents, check_against_store
 from tests.conftest import ENGINES, SOAK
 from tests.graphs import Graph, graphs, random_graph

@@ -21,8 +21,6 @@ from typing import Any
 import numpy as np
 
 import outcrop
-from outcrop.bench.variants import variant_named
-from outcrop.cache.neighbor_layout import read_header
 from outcrop.cli.info import _facts
 from outcrop.disk import Disk
 from outcrop.ingest.build import import_graph
@@ -30,15 +28,17 @@ from outcrop.ingest.edgelist import edgelist_source
 from outcrop.ingest.files import Files, file_attributes
 from outcrop.ingest.npz import npz_source
 from outcrop.ingest.source import Attributes
+from outcrop.layout.neighbors import read_header
+from outcrop.layout.pack.reader import Pack
+from outcrop.layout.trace import Trace
 from outcrop.loader import NeighborLoader
 from outcrop.options import parse_count, parse_size
-from outcrop.pack.reader import Pack
-from outcrop.report.load import load
-from outcrop.sample.trace import Trace
 from outcrop.store.derived import DerivedLayouts, Layout, find_garbage
 from outcrop.store.format import MANIFEST, seal, unseal
 from outcrop.store.store import GraphStore
 from outcrop.strategies import STRATEGIES
+from outcrop.tools.bench.variants import variant_named
+from outcrop.tools.report.load import load
 from outcrop.train import fit, load_checkpoint, save_checkpoint
 from outcrop.train.options import TrainOptions, read_config
 from tests.fuzz.mutate import Rng, altered, altered_bytes

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from outcrop.errors import OutcropError
-from outcrop.metrics import rss_bytes
+from outcrop.observe.record import rss_bytes
 from tests.fuzz.targets import TARGETS
 from tests.soak.trials import Trial
 

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from torch_geometric.data import Data
 
 import outcrop
-from outcrop.bench.digest import digest_batches
-from outcrop.bench.variants import variant_named
 from outcrop.errors import BudgetError
+from outcrop.tools.bench.digest import digest_batches
+from outcrop.tools.bench.variants import variant_named
 
 # One thread with pread, on any machine: sizes do not depend on io_uring, nor requests on which of
 # several threads comes first.
@@ -174,10 +174,10 @@ _POWER = [
     "gnndrive:topology=cache",
     "gnndrive:reuse=frequency",
     "gnndrive:reuse=lru",
-    "gnndrive:riders=false",
+    "gnndrive:prefetch=false",
     "gnndrive:extractors=1",
-    "gnndrive:samplers=1:extractors=1:reuse=lru:riders=false:buffer=0.5",
-    "gnndrive:samplers=1:extractors=1:reuse=frequency:riders=false",
+    "gnndrive:samplers=1:extractors=1:reuse=lru:prefetch=false:buffer=0.5",
+    "gnndrive:samplers=1:extractors=1:reuse=frequency:prefetch=false",
 ]
 _WIDE = [
     "memory",
@@ -209,7 +209,7 @@ _OTHERS = [
     "ginex:superbatch=3",
     "ginex:mode=split:superbatch=3:overlap=true",
     "gnndrive",
-    "gnndrive:samplers=1:extractors=1:reuse=lru:riders=false:topology=cache",
+    "gnndrive:samplers=1:extractors=1:reuse=lru:prefetch=false:topology=cache",
     "diskgnn:distinct_epochs=2",
 ]
 

@@ -191,7 +191,7 @@ PREPARES = f"""
     import os, signal, sys
     import outcrop
     from outcrop.disk import File
-    from outcrop.pack import batched
+    from outcrop.layout.pack import batched
     from tests.ledger.cases import DISK
     from tests.ledger.saved import make_loader
 

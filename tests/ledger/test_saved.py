@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import outcrop
 from outcrop.cli import app
-from outcrop.metrics import read_record
+from outcrop.observe.record import read_record
 from outcrop.progress import Progress
 from outcrop.train import TrainOptions, TrainReporter, fit
 from tests.ledger.cases import DISK, digest

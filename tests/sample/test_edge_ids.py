@@ -25,10 +25,10 @@ from outcrop.loader import NeighborLoader, ShaDowLoader
 from outcrop.options import DiskOptions, Faults, parse_size
 from outcrop.sample.sampler import Sampler, Sampling, StoredEdgeIds
 from outcrop.sample.seeds import Stream, Task
-from outcrop.sample.topology import mapped_topology
 from outcrop.store.build import StoreBuilder
 from outcrop.store.store import GraphStore
 from outcrop.strategies import STRATEGIES
+from outcrop.topology.parts import mapped_topology
 from outcrop.train import TrainOptions, fit
 from tests.conformance.contract import all_contents
 from tests.graphs import Graph, random_graph, save_npz

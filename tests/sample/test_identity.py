@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from outcrop.pack.prepare import PackSpec
+from outcrop.ahead.prepare import PackSpec
+from outcrop.layout.trace import TRACE_VERSION
 from outcrop.sample.identity import SamplingIdentity
 from outcrop.sample.sampler import SAMPLING_VERSION, Sampling
 from outcrop.sample.seeds import SeedOrder, Stream
-from outcrop.sample.trace import TRACE_VERSION
 
 
 def seeds_of(nodes: object = range(5, 25), **more: object) -> SeedOrder:

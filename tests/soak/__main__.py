@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from outcrop.environment import machine_facts, now, versions
+from outcrop.tools.environment import machine_facts, now, versions
 from tests.fuzz.targets import TARGETS
 from tests.fuzz.trials import trials_of
 from tests.soak import faults, kills, leaks

@@ -16,9 +16,9 @@ import torch
 from outcrop.ingest.build import import_graph
 from outcrop.ingest.npz import npz_source
 from outcrop.ingest.source import IngestOptions
+from outcrop.layout.verify import verify
 from outcrop.store.derived import find_garbage, remove
 from outcrop.store.store import GraphStore
-from outcrop.store.verify import verify
 from outcrop.train import TrainOptions, fit, load_checkpoint
 from tests.conformance.contract import all_contents
 from tests.graphs import files_of, random_graph, save_npz

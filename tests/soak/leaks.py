@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from outcrop.metrics import rss_bytes
+from outcrop.observe.record import rss_bytes
 from outcrop.store.store import GraphStore
 from tests.descriptors import MOST_PAGES, Descriptors, descriptors
 from tests.soak.faults import STRATEGIES, make_loader

@@ -12,11 +12,11 @@ import pytest
 from numpy.typing import NDArray
 
 import outcrop
-from outcrop.bench.variants import variant_named
 from outcrop.errors import CorruptError
 from outcrop.ingest.synthetic import expand
-from outcrop.pyg import GraphAdapter
+from outcrop.loader.pyg import GraphAdapter
 from outcrop.strategies import STRATEGIES
+from outcrop.tools.bench.variants import variant_named
 from tests.stores import make_random_store, rewrite_array
 
 Values = NDArray[Any]

@@ -24,9 +24,9 @@ from outcrop.rows.shared import SharedRows
 from outcrop.store.store import GraphStore
 from tests.conformance.contract import all_contents, check_against_store, contents
 from tests.conftest import SOAK
+from tests.loader.test_neighbor import threads
 from tests.processes import program, running
 from tests.stores import make_random_store, smallest_memory
-from tests.test_loader import threads
 
 NODES, DIM = 400, 33
 SLOW = Faults(delay_us=300, reorder=True)
@@ -186,9 +186,9 @@ def test_no_stale_row_and_no_deadlock_under_random_delays(tmp_path: Path) -> Non
 # What is read
 
 
-@pytest.mark.parametrize("riders", ["true", "false"])
-def test_each_row_is_read_once_where_all_have_slots(store: GraphStore, riders: str) -> None:
-    loader = make(store, f"gnndrive:riders={riders}")
+@pytest.mark.parametrize("prefetch", ["true", "false"])
+def test_each_row_is_read_once_where_all_have_slots(store: GraphStore, prefetch: str) -> None:
+    loader = make(store, f"gnndrive:prefetch={prefetch}")
     rows = set()
     for _ in range(3):
         for batch in loader:
@@ -199,7 +199,7 @@ def test_each_row_is_read_once_where_all_have_slots(store: GraphStore, riders: s
     for epoch in epochs:
         read = epoch.bytes_wanted // (4 * DIM)
         found = epoch.rows - epoch.hits["buffer"] - epoch.hits["shared"]
-        assert read > found if riders == "true" and epoch is epochs[0] else read == found
+        assert read > found if prefetch == "true" and epoch is epochs[0] else read == found
     assert epochs[2].hits["buffer"] > 0.9 * epochs[2].rows
 
 
@@ -236,12 +236,14 @@ def test_rows_that_ride_along_save_requests(tmp_path: Path, x: str) -> None:
     with GraphStore(
         tmp_path / "g.outcrop", DiskOptions(gap_bytes=0, faults=Faults(delay_us=2000))
     ) as store:
-        for riders in ("true", "false"):
-            loader = make(store, f"gnndrive:x={x}:riders={riders}:topology=mmap", batch_size=400)
+        for prefetch in ("true", "false"):
+            loader = make(
+                store, f"gnndrive:x={x}:prefetch={prefetch}:topology=mmap", batch_size=400
+            )
             for batch in with_x(loader) if x.startswith("slots") else loader:
                 check_against_store(batch, store)
                 del batch
-            requests[riders] = loader.record.epochs[0].read_requests
+            requests[prefetch] = loader.record.epochs[0].read_requests
             loader.close()
     assert requests["true"] < requests["false"]
 

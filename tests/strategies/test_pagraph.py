@@ -50,7 +50,7 @@ PROGRAM = """
     import sys
     from outcrop.errors import BudgetError
     from outcrop.loader import NeighborLoader
-    from outcrop.metrics import peak_rss_bytes, rss_bytes
+    from outcrop.observe.record import peak_rss_bytes, rss_bytes
     from outcrop.options import parse_size
     from outcrop.store.store import GraphStore
 

@@ -87,8 +87,8 @@ def _truncated_before_the_loader(path: Path, strategy: str, name: str) -> None:
 
 def _truncated_before_a_profile(path: Path, _: str, name: str) -> None:
     import outcrop
-    from outcrop.profile.measure import ProfileOptions, sample_trace
     from outcrop.sample.sampler import Sampling
+    from outcrop.tools.profile.measure import ProfileOptions, sample_trace
 
     store = outcrop.open(path)
     _truncate(path, name)
@@ -118,7 +118,7 @@ SCENES = {
 
 def _play(folder: Path, cases: list[list[str]]) -> dict[str, str]:
     # torch is imported once, and used in children alone: its threads would not cross a fork
-    import outcrop.loader
+    import outcrop.loader.neighbor
     import outcrop.train.inference  # noqa: F401
 
     found = {}

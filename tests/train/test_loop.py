@@ -25,7 +25,7 @@ import outcrop
 from outcrop.cli import app
 from outcrop.errors import BudgetError, LockedError, OptionError, StoreError
 from outcrop.ingest.synthetic import SynthOptions, synthesise
-from outcrop.monitor import Monitor
+from outcrop.observe.monitor import Monitor
 from outcrop.store.locks import DirectoryLock
 from outcrop.store.store import GraphStore
 from outcrop.train import (

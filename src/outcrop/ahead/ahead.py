@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from outcrop.meter import Meter
-from outcrop.plan.charges import Charge
+from outcrop.memory.charges import Charge
+from outcrop.observe.meter import Meter
 from outcrop.rows.source import Admission, Resources, RowSource
 from outcrop.sample.sampler import Subgraph, Topology
 from outcrop.sample.seeds import Task
 
 if TYPE_CHECKING:
-    from outcrop.plan.context import Context
+    from outcrop.memory.context import Context
 
 
 @dataclass(frozen=True)

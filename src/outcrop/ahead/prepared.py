@@ -21,27 +21,31 @@ import numpy as np
 from outcrop import _core
 from outcrop.ahead.ahead import Ahead, AheadRun, Replayed
 from outcrop.ahead.background import Background, Stopper
-from outcrop.cache.neighbor import making_bytes
+from outcrop.ahead.prepare import PackSpec, SamplesSpec, prepare_pack, prepare_trace
 from outcrop.disk import round_up
 from outcrop.errors import BudgetError, CorruptError, StoreError, is_refusal_to_write
-from outcrop.meter import Meter
+from outcrop.layout.pack.device_slots import slots_bytes
+from outcrop.layout.pack.reader import ROW, Pack
+from outcrop.layout.pack.scatter import PackMemory
+from outcrop.layout.pack.segments.sizes import segment_facts, sharing_bytes
+from outcrop.layout.pack.tiers import tiers_bytes
+from outcrop.layout.samples import open_samples
+from outcrop.layout.trace import Trace, trace_bytes
+from outcrop.memory.charges import PREPARATION, Charge, Phase
+from outcrop.observe.meter import Meter
 from outcrop.options import format_size, size_of_at_least
-from outcrop.pack.batched import PackMemory
-from outcrop.pack.device_slots import slots_bytes
-from outcrop.pack.prepare import PackSpec, SamplesSpec, prepare_pack, prepare_trace
-from outcrop.pack.reader import ROW, Pack
-from outcrop.pack.segments.sizes import segment_facts, sharing_bytes
-from outcrop.pack.tiers import tiers_bytes
-from outcrop.plan.charges import PREPARATION, Charge, Phase
 from outcrop.progress import Progress
 from outcrop.rows.device import DeviceRows
 from outcrop.rows.packed import PackedRows, PackedTiers
 from outcrop.rows.source import Resources, RowSource
 from outcrop.sample.edge_ids import edge_id_limit
-from outcrop.sample.imported import open_samples
 from outcrop.sample.sampler import Sampler, Topology
 from outcrop.sample.seeds import Task
-from outcrop.sample.topology import (
+from outcrop.store.arrays import WRITE_BUFFER_BYTES
+from outcrop.store.derived import Garbage, Layout, advised, advising, remove
+from outcrop.store.store import GraphStore
+from outcrop.topology.lists import making_bytes
+from outcrop.topology.parts import (
     PAGE_THREADS,
     CachedLists,
     Opening,
@@ -51,13 +55,9 @@ from outcrop.sample.topology import (
     TopologyPart,
     lists_scratch_bytes,
 )
-from outcrop.sample.trace import Trace, trace_bytes
-from outcrop.store.arrays import WRITE_BUFFER_BYTES
-from outcrop.store.derived import Garbage, Layout, advised, advising, remove
-from outcrop.store.store import GraphStore
 
 if TYPE_CHECKING:
-    from outcrop.plan.context import Context
+    from outcrop.memory.context import Context
 
 # To be fast, preparing beside training may take one part in so many of the spare memory.
 _REFRESH_SHARE = 4
@@ -490,7 +490,7 @@ class PreparedAhead(Ahead):
         return _PreparedRun(self, tasks, meter)
 
     def replay(self, task: Task) -> Replayed | None:
-        t = self.place(task)
+        t = self.position(task)
         if t is None:
             return None
         try:
@@ -509,7 +509,7 @@ class PreparedAhead(Ahead):
         self._runs -= 1
         self._used_up |= self._is_last(last)
 
-    def place(self, task: Task) -> int | None:
+    def position(self, task: Task) -> int | None:
         """Where the trace has the task's batch; None where it was not prepared."""
         if not self.is_own(task):
             return None
@@ -543,7 +543,7 @@ class PreparedAhead(Ahead):
         """Says, the first time, that an epoch will be read at random."""
         if self._announced or self._refresh is not None:  # which has a line of its own
             return
-        if not self.is_own(task) or self.place(task) is not None:
+        if not self.is_own(task) or self.position(task) is not None:
             return
         self._announced = True
         first = self._spec.first_epoch or 0

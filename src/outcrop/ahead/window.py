@@ -27,25 +27,20 @@ import numpy as np
 
 from outcrop.ahead.ahead import Ahead, AheadRun, Replayed
 from outcrop.ahead.background import Background, Stopper
+from outcrop.ahead.sampling import SamplingAhead
 from outcrop.disk import PAGE_BYTES
-from outcrop.meter import Meter
-from outcrop.plan.charges import Charge, Phase
+from outcrop.layout.trace import TraceReader, TraceWriter
+from outcrop.memory.charges import Charge, Phase
+from outcrop.observe.meter import Meter
 from outcrop.rows.slots import PlannedRows, PlannedSlots
 from outcrop.rows.source import Admission, Resources, RowSource, Script, row_shape
-from outcrop.sample.ahead import SamplingAhead
 from outcrop.sample.sampler import Subgraph, Topology
 from outcrop.sample.seeds import SeedOrder, Task
-from outcrop.sample.topology import (
-    CachedLists,
-    CachedTopology,
-    TopologyPart,
-    lists_scratch_bytes,
-)
-from outcrop.sample.trace import TraceReader, TraceWriter
 from outcrop.store.arrays import WRITE_BUFFER_BYTES
+from outcrop.topology.parts import CachedLists, CachedTopology, TopologyPart, lists_scratch_bytes
 
 if TYPE_CHECKING:
-    from outcrop.plan.context import Context
+    from outcrop.memory.context import Context
 
 # The first batch should not wait for many; the following windows grow.
 FIRST_BATCHES = 8
@@ -58,7 +53,7 @@ class Window:
 
     batches: int
     """Length of the longest window."""
-    made: Literal["beside", "between"]
+    when: Literal["beside", "between"]
     """While the window before is used, in memory of its own; or while the loop waits, in memory
     that it gives up meanwhile."""
     topology: TopologyPart
@@ -99,7 +94,7 @@ class Window:
 
     def _lent_bytes(self, context: Context) -> int:
         """What part of `ahead_bytes` waiting batches lend: safely less than one of them has."""
-        if self.made == "beside":
+        if self.when == "beside":
             return 0
         shape = row_shape(context) if self.rows is None else self.rows.shape(context)
         return min(self.ahead_bytes(context), context.batch_bytes(shape) * 3 // 4)
@@ -309,7 +304,7 @@ class Windows(Ahead):
         return {
             "window_batches": part.batches,
             "first_window_batches": min(part.first_batches, part.batches),
-            "made": "handover" if part.hands_over else part.made,
+            "made": "handover" if part.hands_over else part.when,
         }
 
     def close(self) -> None:
@@ -404,7 +399,7 @@ class _Supply:
         if self._making is None and decided and t < len(self.line):
             self._making = Background(lambda stop: self.prepared(t, self._meter, stop), "window")
 
-    def made(self, admission: Admission, meter: Meter) -> None:
+    def finish_making(self, admission: Admission, meter: Meter) -> None:
         """Waits for what is being made."""
         making, self._making = self._making, None
         if making is None:
@@ -476,10 +471,10 @@ class _WindowRun(AheadRun):
 
     @property
     def _is_beside(self) -> bool:
-        return self._windows.part.made == "beside"
+        return self._windows.part.when == "beside"
 
     def _beside(self, t: int, admission: Admission) -> _Cut:
-        self._supply.made(admission, self._meter)
+        self._supply.finish_making(admission, self._meter)
         self._supply.retire(t)
         return self._supply.prepared(t, self._meter, self._stop)
 

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from outcrop.bench.compare import BenchOptions, run_bench
 from outcrop.cli.arguments import Store, neighbor_counts
 from outcrop.cli.output import say, stderr, stdout
 from outcrop.errors import OutcropError
-from outcrop.report import compare, load, print_report, write_report
+from outcrop.tools.bench.compare import BenchOptions, run_bench
+from outcrop.tools.report import compare, load, print_report, write_report
 
 
 def bench(

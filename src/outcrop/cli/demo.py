@@ -14,12 +14,12 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from outcrop.cage import run_caged
 from outcrop.cli.arguments import count_option
 from outcrop.cli.output import Bars, say, stdout
 from outcrop.errors import CageError, OutcropError
 from outcrop.ingest.synthetic import SynthOptions, synthesise
 from outcrop.options import format_size
+from outcrop.tools.cage import run_caged
 
 _DIM = 128
 # For the data path. Python, torch and the model need their own: measured and printed by the run.

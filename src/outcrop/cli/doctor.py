@@ -10,8 +10,8 @@ from rich.text import Text
 
 from outcrop.cli.arguments import Json
 from outcrop.cli.output import print_facts, print_json, stdout
-from outcrop.doctor import Diagnosis, diagnose
 from outcrop.options import format_size
+from outcrop.tools.doctor import Diagnosis, diagnose
 
 
 def doctor(

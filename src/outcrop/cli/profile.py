@@ -13,15 +13,21 @@ from rich.table import Table
 from outcrop.cli.arguments import Json, Store, neighbor_counts
 from outcrop.cli.output import Bars, print_facts, print_json, say, stdout
 from outcrop.errors import OptionError
+from outcrop.layout.trace import Trace
 from outcrop.options import format_size
-from outcrop.profile import Profile, ProfileOptions, pictures, profile_store, profile_trace
-from outcrop.profile.accesses import Bin
-from outcrop.profile.reads import PAGE_BYTES, ReadPlan
 from outcrop.progress import Progress
 from outcrop.sample.sampler import Sampling
-from outcrop.sample.trace import Trace
 from outcrop.store.locks import replace_synced
 from outcrop.store.store import GraphStore
+from outcrop.tools.profile import (
+    Profile,
+    ProfileOptions,
+    pictures,
+    profile_store,
+    profile_trace,
+)
+from outcrop.tools.profile.accesses import Bin
+from outcrop.tools.profile.reads import PAGE_BYTES, ReadPlan
 
 _DEFAULT = ProfileOptions()
 _BAR_WIDTH = 30

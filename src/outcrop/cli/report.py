@@ -9,7 +9,7 @@ import typer
 
 from outcrop.cli.arguments import Json
 from outcrop.cli.output import print_json, say, stdout
-from outcrop.report import compare, load, print_report, write_report
+from outcrop.tools.report import compare, load, print_report, write_report
 
 
 def report(

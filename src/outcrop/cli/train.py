@@ -12,7 +12,12 @@ import typer
 from outcrop.cli.arguments import Store, neighbor_counts
 from outcrop.cli.output import stderr
 from outcrop.cli.train_progress import Terminal
-from outcrop.environment import (
+from outcrop.errors import OptionError
+from outcrop.observe.monitor import Peak
+from outcrop.observe.record import RunRecord
+from outcrop.store.store import GraphStore
+from outcrop.strategies import STRATEGIES
+from outcrop.tools.environment import (
     command_line,
     machine_facts,
     now,
@@ -20,12 +25,7 @@ from outcrop.environment import (
     store_facts,
     versions,
 )
-from outcrop.errors import OptionError
-from outcrop.metrics import RunRecord
-from outcrop.monitor import Peak
-from outcrop.report import write_report
-from outcrop.store.store import GraphStore
-from outcrop.strategies import STRATEGIES
+from outcrop.tools.report import write_report
 from outcrop.train.options import LAST, TrainOptions, read_config
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import typer
 
 from outcrop.cli.arguments import Json, Store
 from outcrop.cli.output import Bars, print_json, say
+from outcrop.layout.verify import verify as verify_store
 from outcrop.options import format_size
-from outcrop.store.verify import verify as verify_store
 
 
 def verify(

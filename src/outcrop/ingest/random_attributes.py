@@ -12,8 +12,8 @@ from outcrop import _core
 from outcrop.errors import OptionError
 from outcrop.ingest.compact import list_ids
 from outcrop.ingest.source import NODES_PER_CHUNK, Attributes, Ids, LabelStream, RowStream
-from outcrop.parallel import cpu_count, ordered_map
 from outcrop.store.format import SPLITS
+from outcrop.threads.parallel import cpu_count, ordered_map
 
 # The class signal, spread over all dimensions, against noise of variance 1 in each: weak enough
 # that features alone do not tell the class, strong enough that neighbours do.

@@ -35,13 +35,13 @@ from outcrop.ingest.source import (
     RowStream,
     in_chunks,
 )
-from outcrop.parallel import cpu_count
 from outcrop.progress import SILENT, Progress
 from outcrop.store.build import StoreBuilder
 from outcrop.store.edges import EdgeSorter, RecordLayout
 from outcrop.store.format import SPLITS, Manifest
 from outcrop.store.store import ArrayParts, GraphStore
 from outcrop.store.values import first_outside
+from outcrop.threads.parallel import cpu_count
 
 _EDGES_PER_SLICE = 1 << 16
 # Where nodes is no power of two, R-MAT draws an edge again until both ends exist, which they do at

@@ -10,16 +10,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from outcrop.batch import RowShape
-from outcrop.budget import Demand
 from outcrop.errors import OptionError
+from outcrop.memory.batches import RowShape
+from outcrop.memory.budget import Demand
+from outcrop.memory.charges import Charge, Phase, by_name, total
+from outcrop.memory.context import MIN_BATCHES, Context
 from outcrop.options import format_size
-from outcrop.plan.charges import Charge, Phase, by_name, total
-from outcrop.plan.context import MIN_BATCHES, Context
 from outcrop.plan.tiers import TierOptions, check_stack, has_part, stacked, with_tiers
 from outcrop.rows.slots import PlannedSlots
 from outcrop.rows.source import RowsPart, row_shape
-from outcrop.sample.topology import TopologyPart
+from outcrop.topology.parts import TopologyPart
 
 if TYPE_CHECKING:
     from outcrop.ahead.ahead import AheadPart

@@ -10,16 +10,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 
-from outcrop.budget import Budget, Demand
-from outcrop.plan.charges import Phase, total
-from outcrop.plan.context import BatchSizes, Context, DiskFacts
+from outcrop.layout.samples import ImportedSamples, find_samples
+from outcrop.memory.budget import Budget, Demand
+from outcrop.memory.charges import Phase, total
+from outcrop.memory.context import BatchSizes, Context, DiskFacts
 from outcrop.plan.plan import Plan, Strategy
 from outcrop.plan.tiers import with_tiers
-from outcrop.sample.imported import ImportedSamples, find_samples
 from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import SeedOrder, Task
-from outcrop.sample.topology import paged_topology
 from outcrop.store.store import GraphStore
+from outcrop.topology.parts import paged_topology
 
 # Where in a schedule batches are sampled to see how large they are: the first places first.
 _PROBED_PLACES = (0.0, 1.0, 0.5, 0.25, 0.75)

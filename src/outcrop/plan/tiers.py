@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from outcrop.errors import OptionError
+from outcrop.memory.context import Context, TiersAbove
 from outcrop.options import parse_count, parse_size
-from outcrop.plan.context import Context, TiersAbove
 from outcrop.rows.array import ArrayRows
 from outcrop.rows.device import DeviceCache
 from outcrop.rows.drive import DriveRows

@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.batch import RowRequest, RowShape
-from outcrop.meter import Meter
-from outcrop.parallel import cpu_count
-from outcrop.plan.charges import Charge
+from outcrop.memory.batches import RowRequest, RowShape
+from outcrop.memory.charges import Charge
+from outcrop.observe.meter import Meter
 from outcrop.rows.source import DONE, Resources, RowFill, RowSource, RowWorker, row_shape
 from outcrop.store.store import GraphStore
+from outcrop.threads.parallel import cpu_count
 
 if TYPE_CHECKING:
-    from outcrop.plan.context import Context
+    from outcrop.memory.context import Context
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class _Worker(RowWorker):
         self._meter = meter
 
     def start(self, request: RowRequest) -> RowFill:
-        self._copier.place(self._rows, request.ids, request.x, request.places)
+        self._copier.gather(self._rows, request.ids, request.x, request.x_rows)
         self._meter.fetch(len(request.ids))
         return DONE
 

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.batch import Batch, PartialRows, RowRequest, RowShape
 from outcrop.disk import READ_BLOCK_BYTES
 from outcrop.errors import BudgetError, OptionError
-from outcrop.meter import Meter
+from outcrop.layout.pack.reader import Pack
+from outcrop.memory.batches import Batch, PartialRows, RowRequest, RowShape
+from outcrop.memory.charges import Charge
+from outcrop.observe.meter import Meter
 from outcrop.options import format_size
-from outcrop.pack.reader import Pack
-from outcrop.plan.charges import Charge
 from outcrop.rows.packed import PackedRows
 from outcrop.rows.slots import choosing
 from outcrop.rows.source import Resources, RowFill, RowSource, RowsPart, RowWorker
@@ -31,7 +31,7 @@ from outcrop.store.store import decode
 if TYPE_CHECKING:
     import torch
 
-    from outcrop.plan.context import Context
+    from outcrop.memory.context import Context
 
 DEVICE_CACHE = "device cache"
 # Rows are taken from the cache in pieces: that is what it takes beside the batch.

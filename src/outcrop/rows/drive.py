@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.batch import RowRequest, RowShape
 from outcrop.disk import Pending
-from outcrop.meter import Meter
-from outcrop.plan.charges import Charge
+from outcrop.memory.batches import RowRequest, RowShape
+from outcrop.memory.charges import Charge
+from outcrop.observe.meter import Meter
 from outcrop.rows.source import Resources, RowFill, RowSource, RowWorker, row_shape
 from outcrop.sample.seeds import Ids
 from outcrop.store.store import FeatureRows
 
 if TYPE_CHECKING:
-    from outcrop.plan.context import Context
+    from outcrop.memory.context import Context
 
 USUAL_UNIT = 4096
 
@@ -83,7 +83,7 @@ class _Worker(RowWorker):
     def start(self, request: RowRequest) -> RowFill:
         # Ascending, so that the drive sees one forward sweep and neighbours are read together.
         order = np.argsort(request.ids)
-        places: Ids = order if request.places is None else request.places[order].astype(np.int64)
+        places: Ids = order if request.x_rows is None else request.x_rows[order].astype(np.int64)
         pending = _start(self._features, request.ids[order], request.stored, places)
         self._meter.fetch(len(order))
         return _Reading(pending, request, self._copier)
@@ -102,6 +102,6 @@ class _Reading:
         self._pending.wait()
         request = self._request
         if request.staged is not None:
-            places = request.places
+            places = request.x_rows
             slots = np.arange(len(request.ids)) if places is None else places
-            self._copier.place(request.staged, slots, request.x, places)
+            self._copier.gather(request.staged, slots, request.x, places)

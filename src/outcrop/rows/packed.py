@@ -1,8 +1,8 @@
 """Rows that were packed ahead: those that are not cached come in sequence from a batch's chunk.
 
-A bottom with a cache of its own, since one plan (pack/plan.py) decides who is cached, on the device
-of batches and in memory, and who is packed; its tables say where each row of a batch is. Batches
-without one are looked up in the cache, and the rest of their rows read one by one.
+A bottom with a cache of its own, since one plan (layout/pack/plan.py) decides who is cached, on the
+device of batches and in memory, and who is packed; its tables say where each row of a batch is.
+Batches without one are looked up in the cache, and the rest of their rows read one by one.
 """
 
 from __future__ import annotations
@@ -17,13 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.batch import Places, RowRequest, RowShape
 from outcrop.disk import READ_BLOCK_BYTES, Pending, aligned_empty
 from outcrop.errors import CorruptError
-from outcrop.meter import Meter
-from outcrop.pack.reader import Pack, Rows, Table, block_bytes, shared_memory_bytes
-from outcrop.parallel import cpu_count
-from outcrop.plan.charges import Charge
+from outcrop.layout.pack.reader import (
+    Pack,
+    Rows,
+    Table,
+    block_bytes,
+    shared_memory_bytes,
+)
+from outcrop.memory.batches import RowIndex, RowRequest, RowShape
+from outcrop.memory.charges import Charge
+from outcrop.observe.meter import Meter
 from outcrop.rows.drive import DRIVE, DriveRows
 from outcrop.rows.source import (
     DONE,
@@ -36,9 +41,10 @@ from outcrop.rows.source import (
 from outcrop.sample.seeds import Ids
 from outcrop.store.derived import advised
 from outcrop.store.store import FeatureRows
+from outcrop.threads.parallel import cpu_count
 
 if TYPE_CHECKING:
-    from outcrop.plan.context import Context
+    from outcrop.memory.context import Context
 
 CPU_CACHE = "cpu cache"
 StoredRows = NDArray[np.uint8]
@@ -154,7 +160,7 @@ class _Worker(RowWorker):
         self._copier = copier
         self._meter = meter
 
-    def divide(self, request: RowRequest) -> tuple[Places, Places, Any] | None:
+    def divide(self, request: RowRequest) -> tuple[RowIndex, RowIndex, Any] | None:
         if request.record is None:
             return None
         try:
@@ -166,7 +172,7 @@ class _Worker(RowWorker):
 
     def start(self, request: RowRequest) -> RowFill:
         """`request.record`: the batch's number in the pack."""
-        assert request.places is None, "only a device's tier is above, which has its own input"
+        assert request.x_rows is None, "only a device's tier is above, which has its own input"
         try:
             if request.record is None:
                 cached = self._look_up(request)
@@ -192,7 +198,7 @@ class _Worker(RowWorker):
         slots = np.searchsorted(cached, ids)
         slots[slots == len(cached)] = 0
         hit = cached[slots] == ids if len(cached) else np.zeros(len(ids), bool)
-        self._copier.place(self._cache, slots[hit], x, rows[hit])
+        self._copier.gather(self._cache, slots[hit], x, rows[hit])
         self._read(ids[~hit], rows[~hit], x)
         return int(np.count_nonzero(hit))
 
@@ -209,19 +215,19 @@ class _Worker(RowWorker):
             for block in islice(blocks, 1):  # from now on, others are being read
                 stream.feed(block)
                 chunks += len(block)
-            copier.place(self._cache, table.cached_slots, x, table.cached_rows)
+            copier.gather(self._cache, table.cached_slots, x, table.cached_rows)
             for block in blocks:
                 stream.feed(block)
                 chunks += len(block)
             for shared in pack.shared_blocks(t, table):
-                copier.place_at(shared.data, shared.offsets, shared.rows, x)
+                copier.gather_at(shared.data, shared.offsets, shared.rows, x)
                 segments += shared.read_bytes
             wanted = (len(table.packed_rows) + len(table.shared_rows)) * pack.row_bytes
             self._meter.read("chunks", chunks)
             self._meter.read("segments", segments)
             self._meter.pad(chunks + segments - wanted)
         else:
-            copier.place(self._cache, table.cached_slots, x, table.cached_rows)
+            copier.gather(self._cache, table.cached_slots, x, table.cached_rows)
             self._read(request.ids[table.packed_rows], table.packed_rows, x)
         copier.copy(table.copied_from, table.copied_rows, x)
         return len(table.cached_rows)

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from outcrop import _core
 from outcrop.disk import Disk
+from outcrop.layout.trace import TraceReader
 from outcrop.rows.spill import Spill
 from outcrop.sample.seeds import Ids
-from outcrop.sample.trace import TraceReader
 
 _CHANGES = (np.int32, np.uint32, np.uint32)
 

@@ -13,12 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.batch import Batch, BatchMaker, RowRequest, RowShape, SlotView
 from outcrop.disk import Pending
 from outcrop.errors import BudgetError, OptionError
-from outcrop.meter import Meter
-from outcrop.parallel import ordered_map
-from outcrop.plan.charges import Charge
+from outcrop.memory.batches import (
+    Batch,
+    BatchMaker,
+    RowRequest,
+    RowShape,
+    SlotView,
+)
+from outcrop.memory.charges import Charge
+from outcrop.observe.meter import Meter
 from outcrop.rows.buffer import FeatureBuffer
 from outcrop.rows.drive import DRIVE, DriveRows, DriveSource
 from outcrop.rows.source import (
@@ -31,9 +36,10 @@ from outcrop.rows.source import (
     row_shape,
 )
 from outcrop.sample.seeds import Ids
+from outcrop.threads.parallel import ordered_map
 
 if TYPE_CHECKING:
-    from outcrop.plan.context import Context
+    from outcrop.memory.context import Context
 
 # Where a batch goes in parts: while the rows of one are copied, those of the other are on their
 # way.
@@ -60,7 +66,7 @@ class SharedSlots:
     """How many gather at a time, at most."""
     reuse: Literal["lookahead", "frequency", "lru"] = "lookahead"
     """Whose slots are reused first."""
-    riders: bool = True
+    prefetch: bool = True
     """Rows that a sampled batch will want are loaded with those whose pages they share."""
     view: bool = False
     """Batches have the slots of their rows in place of x."""
@@ -138,7 +144,7 @@ class SharedRows(RowSource):
             part.slots,
             features.encoding.row_bytes,
             counted=part.reuse != "lru",
-            layout=features.layout if part.riders else None,
+            layout=features.layout if part.prefetch else None,
             shown=part.view,
         )
 
@@ -294,7 +300,7 @@ class _CopyWorker(_Slots):
         # where a request goes in parts, so do they.
         order = np.argsort(request.ids, kind="stable")
         nodes = request.ids[order]
-        places = order if request.places is None else request.places[order].astype(np.int64)
+        places = order if request.x_rows is None else request.x_rows[order].astype(np.int64)
 
         def extract(begin: int) -> None:
             part = slice(begin, begin + self._part_rows)
@@ -310,7 +316,7 @@ class _CopyWorker(_Slots):
         claim = self._buffer.claim(nodes, self._read, self._cancelled.is_set, request.hint)
         try:
             with self._copying, self._meter.span("copy", within="gather"):
-                self._copier.place(self._buffer.rows, claim.slots, request.x, places)
+                self._copier.gather(self._buffer.rows, claim.slots, request.x, places)
         finally:
             claim.release()
         self._count(claim, len(nodes))

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.batch import RowRequest, RowShape
 from outcrop.disk import aligned_empty, reading_bytes
-from outcrop.meter import Meter
-from outcrop.plan.charges import PREPARATION, Charge, Phase
+from outcrop.layout.trace import TraceReader
+from outcrop.memory.batches import RowRequest, RowShape
+from outcrop.memory.charges import PREPARATION, Charge, Phase
+from outcrop.observe.meter import Meter
 from outcrop.rows.drive import DRIVE, DriveRows, DriveSource
 from outcrop.rows.policy import (
     Belady,
@@ -35,13 +36,12 @@ from outcrop.rows.source import (
     Stop,
 )
 from outcrop.sample.seeds import Ids
-from outcrop.sample.trace import TraceReader
 from outcrop.store.arrays import WRITE_BUFFER_BYTES
 from outcrop.store.degrees import choosing_bytes, most_out_edges, out_degrees
 from outcrop.store.store import FeatureRows
 
 if TYPE_CHECKING:
-    from outcrop.plan.context import Context
+    from outcrop.memory.context import Context
 
 TIER = "cache"
 PolicyName = Literal["belady", "static", "lru"]
@@ -159,7 +159,7 @@ def _start(
     rest = request.without(slots >= 0)
     flying = below.start(rest)
     try:
-        copier.place(memory, slots, request.x, request.places)
+        copier.gather(memory, slots, request.x, request.x_rows)
     except BaseException:
         flying.finish()  # nothing may arrive in memory that is somebody else's
         raise
@@ -355,8 +355,8 @@ class _PlannedWorker(RowWorker):
     def enter(self, request: RowRequest, changes: Changes) -> None:
         """Rows of a request that were read -> slots."""
         positions = changes.in_positions
-        if request.places is not None:
-            positions = request.places[positions].astype(np.uint32)
+        if request.x_rows is not None:
+            positions = request.x_rows[positions].astype(np.uint32)
         with self._meter.span("cache update", within="gather"):
             self._copier.update(request.stored, positions, self._rows, changes.in_slots)
 

@@ -15,16 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.batch import Batch, BatchMaker, Places, RowRequest, RowShape
-from outcrop.meter import Meter
-from outcrop.parallel import cpu_count
-from outcrop.plan.charges import Charge
+from outcrop.memory.batches import (
+    Batch,
+    BatchMaker,
+    RowIndex,
+    RowRequest,
+    RowShape,
+)
+from outcrop.memory.charges import Charge
+from outcrop.observe.meter import Meter
 from outcrop.progress import Progress
 from outcrop.sample.seeds import Ids
 from outcrop.store.store import GraphStore
+from outcrop.threads.parallel import cpu_count
 
 if TYPE_CHECKING:
-    from outcrop.plan.context import Context
+    from outcrop.memory.context import Context
 
 Stop = Callable[[], None]
 """Called between steps of long work; raises where it is not wanted any more."""
@@ -87,7 +93,7 @@ class RowWorker:
         """Begins what is slow below, then copies what is here while that is on its way."""
         raise NotImplementedError
 
-    def divide(self, _: RowRequest) -> tuple[Places, Places, Any] | None:
+    def divide(self, _: RowRequest) -> tuple[RowIndex, RowIndex, Any] | None:
         """Where it was decided ahead which rows a tier above has: these rows, their slots there,
         and the record of the others. None: tiers look nodes up."""
         return None

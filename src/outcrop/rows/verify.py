@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from outcrop.batch import Batch
 from outcrop.disk import READ_BLOCK_BYTES
 from outcrop.errors import CorruptError
+from outcrop.memory.batches import Batch
 from outcrop.store.store import FeatureRows
 
 

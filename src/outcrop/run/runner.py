@@ -25,12 +25,11 @@ from weakref import WeakSet
 
 from outcrop import _core
 from outcrop.ahead.ahead import Ahead, AheadRun
-from outcrop.auto import AUTO, choose, with_advice
-from outcrop.batch import Batch, BatchMaker
-from outcrop.budget import lendable
 from outcrop.errors import BudgetError, BudgetWarning, StoreError, is_refusal_to_write
-from outcrop.forks import PROCESS, forked, kept_from_children
-from outcrop.meter import (
+from outcrop.memory.batches import Batch, BatchMaker
+from outcrop.memory.budget import lendable
+from outcrop.memory.context import LENT, MIN_BATCHES
+from outcrop.observe.meter import (
     GATHER,
     GRAPH_LOAD,
     SAMPLE,
@@ -38,10 +37,8 @@ from outcrop.meter import (
     WINDOW,
     Meter,
 )
-from outcrop.metrics import DriveUse, EpochRecord, LoaderRecord
+from outcrop.observe.record import DriveUse, EpochRecord, LoaderRecord
 from outcrop.options import format_size, parse_size, size_of_at_least
-from outcrop.pipeline import Event, Pipeline, Stage
-from outcrop.plan.context import LENT, MIN_BATCHES
 from outcrop.plan.plan import Plan, Strategy
 from outcrop.plan.settle import Settled, Wanted, probe, settle
 from outcrop.progress import SILENT, Progress
@@ -50,9 +47,12 @@ from outcrop.rows.source import Admission, Resources, RowSource, RowWorker
 from outcrop.rows.verify import verify_rows
 from outcrop.sample.sampler import Sampler, Sampling, Subgraph, WaitingBatches
 from outcrop.sample.seeds import SeedOrder, Stream, Task
-from outcrop.sample.topology import Opening
 from outcrop.store.store import GraphStore
 from outcrop.strategies import strategy_named
+from outcrop.strategies.auto import AUTO, choose, with_advice
+from outcrop.threads.forks import PROCESS, forked, kept_from_children
+from outcrop.threads.pipeline import Event, Pipeline, Stage
+from outcrop.topology.parts import Opening
 
 _MOST_EVENTS = 10_000
 # Frames from here to a loop over a loader: the schedule's and the loader's are between.

@@ -40,7 +40,7 @@ class Subgraph:
     sources: NDArray[np.uint32]
     counts: NDArray[np.uint32]
     edge_ids: NDArray[Any] | None
-    """int32 or int64: the user's own edges, or places in the topology. None: nobody kept them."""
+    """int32 or int64: the user's own edges, or positions in the topology; None: not kept."""
     nodes_per_hop: list[int]
     """Neighbour sampling: the seeds, then what each hop discovered."""
     edges_per_hop: list[int]
@@ -121,7 +121,7 @@ class Sampling:
 class EdgeIds(Protocol):
     """Places -> ids."""
 
-    def look_up(self, places: Ids) -> NDArray[Any]:
+    def look_up(self, positions: Ids) -> NDArray[Any]:
         """int32 or int64, as they are stored."""
 
     def cancel(self) -> None:
@@ -134,8 +134,8 @@ class LoadedEdgeIds:
     def __init__(self, ids: NDArray[Any]) -> None:
         self._ids = ids
 
-    def look_up(self, places: Ids) -> NDArray[Any]:
-        found: NDArray[Any] = self._ids[places]
+    def look_up(self, positions: Ids) -> NDArray[Any]:
+        found: NDArray[Any] = self._ids[positions]
         return found
 
     def cancel(self) -> None:
@@ -155,27 +155,27 @@ class StoredEdgeIds:
         self._reading: Pending | None = None
         self._cancelled = False
 
-    def look_up(self, places: Ids) -> NDArray[Any]:
+    def look_up(self, positions: Ids) -> NDArray[Any]:
         if self._checks.on_read:
-            self._checks.check_rows(self._disk, places, self._dtype.itemsize)
+            self._checks.check_rows(self._disk, positions, self._dtype.itemsize)
         # Ascending, so that the drive sees one forward sweep and neighbours are read together.
-        order = np.argsort(places)
-        found = np.empty(len(places), self._dtype)
+        order = np.argsort(positions)
+        found = np.empty(len(positions), self._dtype)
         try:
-            self._start(places[order], order, found).wait()
+            self._start(positions[order], order, found).wait()
         finally:
             with self._lock:
                 self._reading = None
         return found
 
-    def _start(self, places: Ids, order: Ids, found: NDArray[Any]) -> Pending:
+    def _start(self, positions: Ids, order: Ids, found: NDArray[Any]) -> Pending:
         engine, file = self._file.core
         with self._lock:
             if self._cancelled:
                 raise CancelledError("sampling was cancelled before edge ids were read")
             # As the engine wants them: a File would copy both lists.
             self._reading = engine.read_rows(
-                file, self._base, self._dtype.itemsize, places, order, found.view(np.uint8)
+                file, self._base, self._dtype.itemsize, positions, order, found.view(np.uint8)
             )
             return self._reading
 
@@ -228,7 +228,7 @@ class Sampler:
         threads: int = 1,
         edge_ids: EdgeIds | None = None,
     ) -> None:
-        """`edge_ids`: of its own, to look sampled edges up in; None: they have their places."""
+        """`edge_ids`: of its own, to look sampled edges up in; None: they have their positions."""
         make = _core.NeighborSampler if sampling.kind == "neighbor" else _core.ShadowSampler
         self._core = make(
             topology, list(sampling.num_neighbors), replace=sampling.replace, threads=threads
@@ -242,12 +242,12 @@ class Sampler:
         core.sample(
             task.seeds, seed=self._seed, stream=task.stream, epoch=task.epoch, batch=task.batch
         )
-        places = core.edge_ids
+        positions = core.edge_ids
         return Subgraph(
             nodes=core.nodes,
             sources=core.sources,
             counts=core.counts,
-            edge_ids=places if self._edge_ids is None else self._edge_ids.look_up(places),
+            edge_ids=positions if self._edge_ids is None else self._edge_ids.look_up(positions),
             nodes_per_hop=core.nodes_per_hop,
             edges_per_hop=core.edges_per_hop,
             roots=core.roots,

@@ -6,10 +6,10 @@ batch. The baseline of caches, as `mmap` is the baseline of readers.
 
 from __future__ import annotations
 
-from outcrop.plan.context import Context
+from outcrop.memory.context import Context
 from outcrop.plan.plan import Plan, Strategy
 from outcrop.rows.drive import DriveRows
-from outcrop.sample.topology import Paged
+from outcrop.topology.parts import Paged
 
 
 def plan(context: Context) -> Plan:

@@ -16,12 +16,12 @@ from typing import Literal
 from outcrop import _core
 from outcrop.ahead.prepared import PreparedEpochs
 from outcrop.errors import OptionError
-from outcrop.plan.context import MIN_BATCHES, Context
+from outcrop.memory.context import MIN_BATCHES, Context
 from outcrop.plan.plan import Concurrency, Plan, Strategy, samplers
 from outcrop.plan.tiers import TierOptions
 from outcrop.rows.packed import PackedTiers
 from outcrop.rows.source import row_shape
-from outcrop.sample.topology import Paged, TopologyName
+from outcrop.topology.parts import Paged, TopologyName
 
 _ROWS = PackedTiers(0)
 # Chunks that are read at a time, where there is memory for their batches: while one is at its end,

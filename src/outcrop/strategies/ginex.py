@@ -17,16 +17,22 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from outcrop.ahead.window import FIRST_BATCHES, Window
-from outcrop.cache.neighbor import neighbor_bytes
-from outcrop.cache.neighbor_layout import METRICS, whole_bytes
 from outcrop.errors import BudgetError, OptionError
+from outcrop.layout.neighbors import METRICS, whole_bytes
+from outcrop.memory.context import Context
 from outcrop.options import format_size, size_of_at_least
-from outcrop.plan.context import Context
 from outcrop.plan.plan import Concurrency, Plan, Strategy
 from outcrop.plan.tiers import TierOptions
 from outcrop.rows.slots import PlannedSlots
 from outcrop.rows.source import row_shape
-from outcrop.sample.topology import CachedLists, Paged, Resident, TopologyName, TopologyPart
+from outcrop.topology.lists import neighbor_bytes
+from outcrop.topology.parts import (
+    CachedLists,
+    Paged,
+    Resident,
+    TopologyName,
+    TopologyPart,
+)
 
 # Long superbatches may have larger tables than usual ones: by such a share of memory.
 _USUAL_SUPERBATCH = 100
@@ -138,7 +144,7 @@ def _window(context: Context, topology: TopologyPart, rows: PlannedSlots | None)
             more = rows.planning_bytes(context, most) - rows.planning_bytes(context, usual)
             most = most if more <= room else usual
         window = replace(window, batches=max(most, 1))
-    return replace(window, made="beside") if _overlaps(context, window) else window
+    return replace(window, when="beside") if _overlaps(context, window) else window
 
 
 def _most_on_disk(context: Context, window: Window, given: int | None) -> int:

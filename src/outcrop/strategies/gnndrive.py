@@ -26,18 +26,18 @@ only, so that the others keep rows for later batches.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from outcrop.errors import OptionError
-from outcrop.plan.charges import Phase, total
-from outcrop.plan.context import Context
+from outcrop.memory.charges import Phase, total
+from outcrop.memory.context import Context
 from outcrop.plan.plan import Concurrency, Plan, Strategy, samplers
 from outcrop.plan.tiers import TierOptions
 from outcrop.rows.buffer import FeatureBuffer
 from outcrop.rows.shared import SharedSlots
 from outcrop.rows.source import row_shape
-from outcrop.sample.topology import (
+from outcrop.topology.parts import (
     PAGE_THREADS,
     CachedLists,
     Paged,
@@ -87,7 +87,7 @@ class GnnDriveOptions(TierOptions):
     """Whose slots are reused first: of the nodes that no batch sampled so far will want, the least
     often used ones'; of all nodes, the least often used; or the least recently used, as in the
     paper."""
-    riders: bool = True
+    prefetch: bool = True
     """Rows that a batch sampled so far will want are loaded with those whose pages they share."""
     x: Literal["copy", "slots"] = "copy"
     """slots: batches have x_buffer, all slots, and x_index, the slots of their rows."""
@@ -158,8 +158,8 @@ def _least_rows(context: Context) -> SharedSlots | None:
     held = options.x == "slots"
     batches = options.buffer or (_LEAST_HELD if held else _LEAST_BATCHES)
     slots = min(max(int(batches * context.batch.nodes), 1), context.graph.num_nodes)
-    rows = SharedSlots(slots, 1, options.reuse, options.riders, view=held)
-    return SharedSlots(slots, _extractors(context, rows), options.reuse, options.riders, view=held)
+    rows = SharedSlots(slots, 1, options.reuse, options.prefetch, view=held)
+    return replace(rows, gatherers=_extractors(context, rows))
 
 
 def _extractors(context: Context, rows: SharedSlots) -> int:

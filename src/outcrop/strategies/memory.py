@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from outcrop.plan.context import Context
+from outcrop.memory.context import Context
 from outcrop.plan.plan import Plan, Strategy
 from outcrop.rows.array import ArrayRows
-from outcrop.sample.topology import Resident
+from outcrop.topology.parts import Resident
 
 
 def plan(context: Context) -> Plan:

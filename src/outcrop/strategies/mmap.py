@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outcrop.errors import OptionError
-from outcrop.plan.context import Context
+from outcrop.memory.context import Context
 from outcrop.plan.plan import Plan, Strategy
 from outcrop.plan.tiers import TierOptions
 from outcrop.rows.array import ArrayRows
-from outcrop.sample.topology import PAGE_THREADS, Mapped
+from outcrop.topology.parts import PAGE_THREADS, Mapped
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outcrop.errors import OptionError
-from outcrop.plan.context import Context
+from outcrop.memory.context import Context
 from outcrop.plan.plan import Concurrency, Plan, Strategy, samplers
 from outcrop.plan.tiers import TierOptions
 from outcrop.rows.slots import StaticSlots
 from outcrop.rows.source import row_shape
-from outcrop.sample.topology import CachedLists
+from outcrop.topology.parts import CachedLists
 
 
 @dataclass(frozen=True)

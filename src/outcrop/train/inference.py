@@ -23,17 +23,17 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 from outcrop import _core
 from outcrop.errors import BudgetError, OptionError
 from outcrop.options import format_size, parse_size
-from outcrop.pipeline import Pipeline, Stage
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import Stream, Task
-from outcrop.sample.topology import PAGE_THREADS, paged_topology
 from outcrop.store.arrays import ArrayWriter
 from outcrop.store.checks import ArrayChecks
 from outcrop.store.format import RowEncoding
 from outcrop.store.locks import sync_directory
 from outcrop.store.store import FeatureRows, GraphStore
 from outcrop.store.workdir import WorkDirectory
+from outcrop.threads.pipeline import Pipeline, Stage
+from outcrop.topology.parts import PAGE_THREADS, paged_topology
 
 # Chunks in memory at a time (two on the way, one being computed), and for each about as much again
 # for messages and for results.

@@ -17,10 +17,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from outcrop.errors import OptionError, StoreError
-from outcrop.gpu import GpuMeter
 from outcrop.loader import NeighborLoader, ShaDowLoader
-from outcrop.metrics import LoaderRecord, rss_bytes
-from outcrop.monitor import Monitor
+from outcrop.observe.gpu_meter import GpuMeter
+from outcrop.observe.monitor import Monitor
+from outcrop.observe.record import LoaderRecord, rss_bytes
 from outcrop.progress import SILENT, Progress
 from outcrop.store.format import LOCK
 from outcrop.store.locks import DirectoryLock

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from outcrop.metrics import peak_rss_bytes, rss_bytes
+from outcrop.observe.record import peak_rss_bytes, rss_bytes
 
 _CLEAR = Path("/proc/self/clear_refs")
 

@@ -1,1 +1,0 @@
-"""Caches: who stays in memory. Policies know ids and slots, never files of the graph."""

@@ -1,0 +1,31 @@
+"""Layouts: the kinds of derived layouts -> their files, and a check of every byte in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from outcrop.disk import Disk
+from outcrop.layout.neighbors import check_lists, list_sizes
+from outcrop.layout.pack.reader import check_pack, pack_sizes
+from outcrop.layout.trace import check_trace, trace_sizes
+from outcrop.progress import Progress
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is known of all layouts of a kind. Both raise StoreError where one is damaged."""
+
+    sizes: Callable[[Path], Mapping[str, int]]
+    """A layout -> its files, and how many bytes its header says that each has."""
+    check: Callable[[Disk, Path, Progress], None]
+    """Compares every byte with its checksum."""
+
+
+KINDS: Mapping[str, Kind] = {
+    "neighbors": Kind(list_sizes, check_lists),
+    "trace": Kind(trace_sizes, check_trace),
+    "samples": Kind(trace_sizes, check_trace),
+    "pack": Kind(pack_sizes, check_pack),
+}

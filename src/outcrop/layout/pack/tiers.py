@@ -1,0 +1,94 @@
+"""Tiers: a trace -> which rows stay in memory, and where every row of a batch is found.
+
+Two passes over the node ids of the trace: the first counts, the second splits each batch. Memory: a
+table of nodes (4 bytes for each of the graph; 24 to 48 for each that is touched, where that is less
+than half of it), and what is in flight of the batch at hand; never all batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from outcrop import _core
+from outcrop.layout.pack.reader import Rows
+from outcrop.layout.trace import AHEAD_BYTES, TraceReader
+from outcrop.progress import SILENT, Progress
+from outcrop.sample.seeds import Ids
+
+
+@dataclass(frozen=True)
+class BatchTiers:
+    """Where the rows of a batch are found; every row is in one of the three lists of rows.
+
+    Views, valid until the next batch is split.
+    """
+
+    cached_rows: Rows
+    """Rows of the batch, ascending, and for each its slot in the cache."""
+    cached_slots: Rows
+    packed_nodes: Ids
+    """Ascending, each once, and for each its row of the batch."""
+    packed_rows: Rows
+    copied_rows: Rows
+    """A packed node that the batch has again, and the row that it is a copy of."""
+    copied_from: Rows
+
+
+def hottest_nodes(
+    trace: TraceReader, num_nodes: int, slots: int, progress: Progress = SILENT
+) -> Ids:
+    """The `slots` nodes that most batches want, ascending; of equals, the lower ids."""
+    (nodes,) = hottest_of_each(trace, num_nodes, [slots], progress)
+    return nodes
+
+
+def hottest_of_each(
+    trace: TraceReader, num_nodes: int, slots: Sequence[int], progress: Progress = SILENT
+) -> list[Ids]:
+    """The same for several numbers of slots: those of the larger have those of the smaller."""
+    if not any(slots):
+        return [np.empty(0, np.int64) for _ in slots]
+    counts = _core.AccessCounts(num_nodes, _distinct(trace, num_nodes))
+    progress.stage("count", len(trace), "batches")
+    for nodes in trace.scan(what="nodes"):
+        counts.add(nodes)
+        progress.advance(1)
+    return [counts.hottest(count) for count in slots]
+
+
+def split_batches(
+    trace: TraceReader, num_nodes: int, cached: Ids, progress: Progress = SILENT
+) -> Iterator[BatchTiers]:
+    """Each batch of the trace, in order. `cached`: nodes, ascending; their places are slots."""
+    splitter = _core.TierSplitter(num_nodes, cached)
+    progress.stage("split", len(trace), "batches")
+    for nodes in trace.scan(what="nodes"):
+        splitter.split(nodes)
+        yield BatchTiers(
+            splitter.cached_rows,
+            splitter.cached_slots,
+            splitter.packed_nodes,
+            splitter.packed_rows,
+            splitter.copied_rows,
+            splitter.copied_from,
+        )
+        progress.advance(1)
+
+
+def tiers_bytes(num_nodes: int, batches: int, batch_nodes: int, slots: int) -> int:
+    """Memory of either pass, at most, for a trace of batches of `batch_nodes`."""
+    table = max(
+        _core.node_table_bytes(num_nodes, min(num_nodes, batches * batch_nodes)),
+        _core.node_table_bytes(num_nodes, slots),
+    )
+    # Two sorted copies of 16 bytes, six results of 4, and two of ids; read ahead, and in use.
+    per_batch = batch_nodes * (2 * 16 + 6 * 4 + 2 * 8 + 12)
+    return table + 8 * slots + per_batch + max(AHEAD_BYTES, 4 * batch_nodes)
+
+
+def _distinct(trace: TraceReader, num_nodes: int) -> int:
+    nodes, _ = trace.sizes
+    return min(num_nodes, int(nodes.sum()))

@@ -1,0 +1,1 @@
+"""One memory number: facts, charges by phase, the budget, batches in its slabs."""

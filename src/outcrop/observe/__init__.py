@@ -1,0 +1,1 @@
+"""What is counted while a run runs, and the record that is made of it."""

@@ -1,0 +1,1 @@
+"""Work on several threads: an ordered map, the pipeline, what forks may not touch."""

@@ -1,0 +1,1 @@
+"""Around the data path: benchmarks, profiles, reports, diagnosis."""

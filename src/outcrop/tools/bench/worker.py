@@ -1,0 +1,236 @@
+"""One measured run, in a process of its own: python -m outcrop.tools.bench.worker JOB.json."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from outcrop.errors import OptionError
+from outcrop.observe.gpu_meter import GpuMeter
+from outcrop.observe.monitor import Monitor, Peak
+from outcrop.observe.record import EpochRecord, RunRecord, drive_read_bytes
+from outcrop.options import DiskOptions
+from outcrop.store.derived import tree_bytes
+from outcrop.store.store import GraphStore
+from outcrop.tools.bench.digest import digest_batches
+from outcrop.tools.bench.peers import PEERS, PeerBatch, open_peer
+from outcrop.tools.bench.variants import variant_named
+from outcrop.tools.environment import (
+    machine_facts,
+    now,
+    process_facts,
+    store_facts,
+    versions,
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one run measures."""
+
+    store: str
+    strategy: str
+    memory_bytes: int
+    num_neighbors: list[int]
+    batch_size: int
+    batches: int
+    """How many are timed per epoch."""
+    warmup: int
+    """Batches before them, in each epoch."""
+    epochs: int
+    model: str
+    """none, or what is trained on the batches."""
+    seed: int
+    check_batches: int
+    out: str
+    """Where the record goes."""
+    bytes_per_second: int | None = None
+    """As if the drive moved no more; None: its own speed."""
+
+
+# Zeros would be claims.
+_NOT_KNOWN_OF_PEERS = dict.fromkeys(
+    ("stall_seconds", "hits", "read_requests", "bytes_wanted", "bytes_read", "read_amplification",
+     "stages")
+)  # fmt: skip
+
+
+def run_job(job: Job) -> RunRecord:
+    return run_peer(job) if job.strategy in PEERS else run_strategy(job)
+
+
+def run_strategy(job: Job) -> RunRecord:
+    from outcrop.loader import NeighborLoader
+
+    with ExitStack() as opened:
+        store = opened.enter_context(
+            GraphStore(job.store, DiskOptions(bytes_per_second=job.bytes_per_second))
+        )
+        disk = opened.enter_context(Peak(store.derived.used_bytes))
+        loader = NeighborLoader(
+            store, job.num_neighbors, "train", batch_size=job.batch_size, shuffle=True,
+            seed=job.seed, strategy=variant_named(job.strategy),
+            memory=job.memory_bytes, epochs=job.epochs,
+            edge_ids=False,
+        )  # fmt: skip
+        opened.callback(loader.close)
+        step = _trainer(job, store)
+        timed, distinct = [], []
+        monitor = _monitor(store)
+        monitor.add(loader.runner.queue_lengths, prefix="queue_")
+        with monitor:
+            for epoch in range(job.epochs):
+                batches = loader.epoch(epoch, job.warmup + job.batches)
+                seconds, rows = _time(batches, step, job.warmup, store.num_nodes)
+                timed.append(seconds)
+                distinct.append(rows)
+        # Before the check, which is not measured.
+        process, layouts = process_facts(disk.now()), store.derived.used()
+        values = loader.record.as_dict()
+        for entry, seconds, rows in zip(values["epochs"], timed, distinct, strict=True):
+            entry["timed_seconds"], entry["distinct_rows"] = seconds, rows
+        digest = None
+        if job.check_batches:
+            digest = digest_batches(_in_order(loader, job.check_batches))
+        return _record(job, store, process, values, monitor.series, digest, layouts)
+
+
+def run_peer(job: Job) -> RunRecord:
+    """The loader of others: its time, and what is in the batches that it delivers."""
+    if job.strategy == "graphbolt" and job.model != "none":
+        raise OptionError(
+            f"graphbolt's batches have a graph per layer, which PyG's models do not take: its data "
+            f"path is measured alone, with model none (got {job.model})"
+        )
+    with GraphStore(job.store) as store, tempfile.TemporaryDirectory(dir=store.path.parent) as at:
+        start = time.perf_counter()
+        peer = open_peer(
+            job.strategy, store, num_neighbors=job.num_neighbors, batch_size=job.batch_size,
+            scratch=Path(at),
+        )  # fmt: skip
+        loader: dict[str, Any] = {
+            "strategy": job.strategy,
+            "prepare_seconds": time.perf_counter() - start,
+            "epochs": [],
+        }
+        train = _trainer(job, store)
+        with _monitor(store) as monitor:
+            for epoch in range(job.epochs):
+                entry = EpochRecord(stream="train", epoch=epoch)
+
+                def step(batch: PeerBatch, entry: EpochRecord = entry) -> None:
+                    batch.count(entry)
+                    train(batch.data)
+
+                before, start = drive_read_bytes(), time.perf_counter()
+                batches = peer.epoch(job.warmup + job.batches)
+                seconds, rows = _time(batches, step, job.warmup, store.num_nodes)
+                entry.seconds = time.perf_counter() - start
+                entry.drive_bytes = drive_read_bytes() - before
+                facts = {"timed_seconds": seconds, "distinct_rows": rows}
+                loader["epochs"].append({**asdict(entry), **_NOT_KNOWN_OF_PEERS, **facts})
+        process = process_facts(tree_bytes(Path(at)))
+        return _record(job, store, process, loader, monitor.series, None, [])
+
+
+def _record(
+    job: Job,
+    store: GraphStore,
+    process: dict[str, int | None],
+    loader: dict[str, Any],
+    series: dict[str, list[float]],
+    digest: str | None,
+    layouts: list[dict[str, Any]],
+) -> RunRecord:
+    return RunRecord(
+        kind="bench",
+        name=job.strategy,
+        command=["python", "-m", "outcrop.tools.bench.worker"],
+        created=now(),
+        store=store_facts(store),
+        configuration=asdict(job),
+        machine=machine_facts(store.path),
+        versions=versions(),
+        process=process,
+        loader=loader,
+        layouts=layouts,
+        series=series,
+        digest=digest,
+    )
+
+
+def _monitor(store: GraphStore) -> Monitor:
+    monitor = Monitor(store.path)
+    gpu = GpuMeter.find()
+    if gpu is not None:
+        monitor.add(gpu.gauge)
+    return monitor
+
+
+def _time(batches: Iterator[Any], step: Any, warmup: int, num_nodes: int) -> tuple[float, int]:
+    """Seconds from the end of the warm-up to the end; distinct rows of all."""
+    seen = np.zeros(num_nodes, dtype=bool)
+    start = time.perf_counter()
+    number = 0  # not enumerate(), which would keep a batch while the next one is awaited
+    for batch in batches:
+        step(batch)
+        seen[batch.n_id.numpy()] = True
+        del batch
+        number += 1  # noqa: SIM113
+        if number == warmup:
+            start = time.perf_counter()
+    return time.perf_counter() - start, int(np.count_nonzero(seen))
+
+
+def _in_order(loader: Any, batches: int) -> Iterator[Any]:
+    """The first batches of epoch 0; one by one where the strategy would give them in any order."""
+    if loader.record.order == "exact":
+        yield from loader.epoch(0, batches)
+        return
+    for number in range(batches):
+        yield from loader.epoch(0, 1, number)
+
+
+def _trainer(job: Job, store: GraphStore) -> Any:
+    """What is done with each batch."""
+    if job.model == "none":
+        return lambda _: None
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    from outcrop.train.models import make_model, seed_labels, seed_logits
+    from outcrop.train.options import TrainOptions
+
+    torch.manual_seed(job.seed)
+    layers = len(job.num_neighbors)
+    options = TrainOptions.from_dict(
+        {"model": job.model, "layers": layers, "num_neighbors": job.num_neighbors}
+    )
+    model = make_model(options, store.encoding.dim, store.num_classes)
+    optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
+
+    def step(batch: Any) -> None:
+        optimizer.zero_grad()
+        loss = cross_entropy(seed_logits(model, batch), seed_labels(batch), ignore_index=-1)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step
+
+
+def main() -> None:
+    job = Job(**json.loads(Path(sys.argv[1]).read_text()))
+    run_job(job).write(Path(job.out))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Where neighbour lists are, for samplers to draw from."""

@@ -1,1 +1,0 @@
-# ruff: noqa: A005, named as the package that it tests
