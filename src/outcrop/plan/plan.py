@@ -42,8 +42,6 @@ class Concurrency:
     """How many are ahead of the loop, where there is memory for them."""
     order: Literal["exact", "completion"] = "exact"
     """Whether batches come in the order of their tasks, or as they are done."""
-    serial: bool = False
-    """One stage after the other, one batch after the other: to time them."""
 
 
 @dataclass(frozen=True)

@@ -340,7 +340,7 @@ class Parts:
             # Samplers and gatherers belong to one run: two runs that are open at once cannot wait
             # for each other, and to end one is to cancel what it is doing.
             run = _Run(self, tasks, ahead, meter)
-            yield from run.serial() if self.plan.concurrency.serial else run.piped()
+            yield from run.batches()
             complete = True
         finally:
             if ahead is not None:
@@ -423,7 +423,7 @@ class _Run:
         self._samplers.append(sampler)
         self._free.put(sampler)
 
-    def piped(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[Batch]:
         on, concurrency = self._on, self._plan.concurrency
         # What is only sampled needs no batch's memory yet; what is ahead is loaded one by one.
         sampled = 0
@@ -457,25 +457,6 @@ class _Run:
             # They refer to each other: threads and memory would wait for garbage collection.
             del self._pipeline
 
-    def serial(self) -> Iterator[Batch]:
-        """One stage after the other, on the loop's own thread."""
-        now = Admission(closed=lambda: False, awaited=lambda: True)
-        load = SAMPLE if self._plan.ahead is None else GRAPH_LOAD
-        for item in enumerate(self._tasks):
-            start = time.perf_counter()
-            if self._ahead is not None and self._ahead.enters:
-                self._ahead.enter(item[0], now)
-            with self._meter.span(load, item[0]):
-                admitted = self._admitted(self._sample(item), now)
-            with self._meter.span(GATHER, item[0]):
-                self._gather(admitted)
-            if self._transfers:
-                with self._meter.span(TRANSFER, item[0]):
-                    self._transfer(admitted)
-            self._meter.consumer_wait_seconds += time.perf_counter() - start
-            yield admitted.batch
-            del admitted
-
     # Stages
 
     def _enter(self, item: tuple[int, Task], closed: Callable[[], bool]) -> tuple[int, Task]:
@@ -507,10 +488,7 @@ class _Run:
         return _Sampled(number, task, subgraph, None, hint)
 
     def _admit(self, item: _Sampled, closed: Callable[[], bool]) -> _Admitted:
-        return self._admitted(item, self._admission(item.number, closed))
-
-    def _admitted(self, item: _Sampled, admission: Admission) -> _Admitted:
-        maker = self._on.maker
+        maker, admission = self._on.maker, self._admission(item.number, closed)
         try:
             batch = maker.make(item.task, item.subgraph, admission.closed, admission.awaited)
         finally:  # only now: the subgraph lives until its sampler's next call

@@ -49,7 +49,7 @@ class DiskGNNVariant:
     raw: bool = False
     """No cache in memory, no packing, and each row by a request of its own: the baseline."""
     pipeline: Literal["on", "off"] = "on"
-    """off: one batch after the other, one stage after the other, to time them."""
+    """off: one batch on the way at a time, one stage after the other, to time them."""
 
     def of(self, strategy: Strategy) -> Strategy:
         if self.raw:
@@ -62,8 +62,8 @@ class DiskGNNVariant:
 
 
 def serial(plan: Plan) -> Plan:
-    """The same, one stage after the other on the loop's own thread."""
-    return replace(plan, concurrency=replace(plan.concurrency, serial=True))
+    """The same, with one batch on the way at a time."""
+    return replace(plan, concurrency=replace(plan.concurrency, batches=0, gatherers=1))
 
 
 def _then(
