@@ -8,16 +8,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from outcrop.memory.charges import Charge
+from outcrop.memory.context import Context
 from outcrop.observe.meter import Meter
 from outcrop.rows.source import Admission, Resources, RowSource
 from outcrop.sample.sampler import Subgraph, Topology
 from outcrop.sample.seeds import Task
-
-if TYPE_CHECKING:
-    from outcrop.memory.context import Context
 
 
 @dataclass(frozen=True)

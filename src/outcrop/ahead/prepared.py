@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from outcrop.layout.pack.tiers import tiers_bytes
 from outcrop.layout.samples import open_samples
 from outcrop.layout.trace import Trace, trace_bytes
 from outcrop.memory.charges import PREPARATION, Charge, Phase
+from outcrop.memory.context import Context
 from outcrop.observe.meter import Meter
 from outcrop.options import format_size, size_of_at_least
 from outcrop.progress import Progress
@@ -55,9 +56,6 @@ from outcrop.topology.parts import (
     TopologyPart,
     lists_scratch_bytes,
 )
-
-if TYPE_CHECKING:
-    from outcrop.memory.context import Context
 
 # To be fast, preparing beside training may take one part in so many of the spare memory.
 _REFRESH_SHARE = 4

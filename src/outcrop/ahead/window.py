@@ -21,7 +21,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import count, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from outcrop.ahead.sampling import SamplingAhead
 from outcrop.disk import PAGE_BYTES
 from outcrop.layout.trace import TraceReader, TraceWriter
 from outcrop.memory.charges import Charge, Phase
+from outcrop.memory.context import Context
 from outcrop.observe.meter import Meter
 from outcrop.rows.slots import PlannedRows, PlannedSlots
 from outcrop.rows.source import Admission, Resources, RowSource, Script, row_shape
@@ -38,9 +39,6 @@ from outcrop.sample.sampler import Subgraph, Topology
 from outcrop.sample.seeds import SeedOrder, Task
 from outcrop.store.arrays import WRITE_BUFFER_BYTES
 from outcrop.topology.parts import CachedLists, CachedTopology, TopologyPart, lists_scratch_bytes
-
-if TYPE_CHECKING:
-    from outcrop.memory.context import Context
 
 # The first batch should not wait for many; the following windows grow.
 FIRST_BATCHES = 8

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from outcrop.ahead.ahead import AheadPart
 from outcrop.errors import OptionError
 from outcrop.memory.batches import RowShape
 from outcrop.memory.budget import Demand
@@ -20,9 +21,6 @@ from outcrop.plan.tiers import TierOptions, check_stack, has_part, stacked, with
 from outcrop.rows.slots import PlannedSlots
 from outcrop.rows.source import RowsPart, row_shape
 from outcrop.topology.parts import TopologyPart
-
-if TYPE_CHECKING:
-    from outcrop.ahead.ahead import AheadPart
 
 # More batches ahead than this hide nothing more.
 MOST_AHEAD = 4

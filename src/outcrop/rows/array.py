@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +12,11 @@ from numpy.typing import NDArray
 from outcrop import _core
 from outcrop.memory.batches import RowRequest, RowShape
 from outcrop.memory.charges import Charge
+from outcrop.memory.context import Context
 from outcrop.observe.meter import Meter
 from outcrop.rows.source import DONE, Resources, RowFill, RowSource, RowWorker, row_shape
 from outcrop.store.store import GraphStore
 from outcrop.threads.parallel import cpu_count
-
-if TYPE_CHECKING:
-    from outcrop.memory.context import Context
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from outcrop.errors import BudgetError, OptionError
 from outcrop.layout.pack.reader import Pack
 from outcrop.memory.batches import Batch, PartialRows, RowRequest, RowShape
 from outcrop.memory.charges import Charge
+from outcrop.memory.context import Context
 from outcrop.observe.meter import Meter
 from outcrop.options import format_size
 from outcrop.rows.packed import PackedRows
@@ -30,8 +31,6 @@ from outcrop.store.store import decode
 
 if TYPE_CHECKING:
     import torch
-
-    from outcrop.memory.context import Context
 
 DEVICE_CACHE = "device cache"
 # Rows are taken from the cache in pieces: that is what it takes beside the batch.

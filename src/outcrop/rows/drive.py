@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +12,11 @@ from outcrop import _core
 from outcrop.disk import Pending
 from outcrop.memory.batches import RowRequest, RowShape
 from outcrop.memory.charges import Charge
+from outcrop.memory.context import Context
 from outcrop.observe.meter import Meter
 from outcrop.rows.source import Resources, RowFill, RowSource, RowWorker, row_shape
 from outcrop.sample.seeds import Ids
 from outcrop.store.store import FeatureRows
-
-if TYPE_CHECKING:
-    from outcrop.memory.context import Context
 
 USUAL_UNIT = 4096
 

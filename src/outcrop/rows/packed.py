@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from outcrop.layout.pack.reader import (
 )
 from outcrop.memory.batches import RowIndex, RowRequest, RowShape
 from outcrop.memory.charges import Charge
+from outcrop.memory.context import Context
 from outcrop.observe.meter import Meter
 from outcrop.rows.drive import DRIVE, DriveRows
 from outcrop.rows.source import (
@@ -42,9 +43,6 @@ from outcrop.sample.seeds import Ids
 from outcrop.store.derived import advised
 from outcrop.store.store import FeatureRows
 from outcrop.threads.parallel import cpu_count
-
-if TYPE_CHECKING:
-    from outcrop.memory.context import Context
 
 CPU_CACHE = "cpu cache"
 StoredRows = NDArray[np.uint8]

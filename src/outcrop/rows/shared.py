@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from outcrop.memory.batches import (
     SlotView,
 )
 from outcrop.memory.charges import Charge
+from outcrop.memory.context import Context
 from outcrop.observe.meter import Meter
 from outcrop.rows.buffer import FeatureBuffer
 from outcrop.rows.drive import DRIVE, DriveRows, DriveSource
@@ -37,9 +38,6 @@ from outcrop.rows.source import (
 )
 from outcrop.sample.seeds import Ids
 from outcrop.threads.parallel import ordered_map
-
-if TYPE_CHECKING:
-    from outcrop.memory.context import Context
 
 # Where a batch goes in parts: while the rows of one are copied, those of the other are on their
 # way.

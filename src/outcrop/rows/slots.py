@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from outcrop.disk import aligned_empty, reading_bytes
 from outcrop.layout.trace import TraceReader
 from outcrop.memory.batches import RowRequest, RowShape
 from outcrop.memory.charges import PREPARATION, Charge, Phase
+from outcrop.memory.context import Context
 from outcrop.observe.meter import Meter
 from outcrop.rows.drive import DRIVE, DriveRows, DriveSource
 from outcrop.rows.policy import (
@@ -39,9 +40,6 @@ from outcrop.sample.seeds import Ids
 from outcrop.store.arrays import WRITE_BUFFER_BYTES
 from outcrop.store.degrees import choosing_bytes, most_out_edges, out_degrees
 from outcrop.store.store import FeatureRows
-
-if TYPE_CHECKING:
-    from outcrop.memory.context import Context
 
 TIER = "cache"
 PolicyName = Literal["belady", "static", "lru"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +23,12 @@ from outcrop.memory.batches import (
     RowShape,
 )
 from outcrop.memory.charges import Charge
+from outcrop.memory.context import Context
 from outcrop.observe.meter import Meter
 from outcrop.progress import Progress
 from outcrop.sample.seeds import Ids
 from outcrop.store.store import GraphStore
 from outcrop.threads.parallel import cpu_count
-
-if TYPE_CHECKING:
-    from outcrop.memory.context import Context
 
 Stop = Callable[[], None]
 """Called between steps of long work; raises where it is not wanted any more."""

@@ -10,11 +10,12 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from outcrop import _core
 from outcrop.layout.neighbors import Bytes
 from outcrop.memory.charges import PREPARATION, Charge, Phase
+from outcrop.memory.context import Context
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.sampler import LoadedEdgeIds, Topology
 from outcrop.store.store import GraphStore
@@ -26,9 +27,6 @@ from outcrop.topology.lists import (
     neighbor_bytes,
     scratch_bytes,
 )
-
-if TYPE_CHECKING:
-    from outcrop.memory.context import Context
 
 # Each waits for a page that is not there: as many threads as the drive serves at once.
 PAGE_THREADS = 64
