@@ -174,66 +174,46 @@ class PartialRows(BatchRows):
         )
         self._x = x
         self._memory: NDArray[np.uint8] | None = memory
-        self._rows = index[: 8 * nodes].view(np.int64)
-        self._slots = index[8 * nodes :].view(np.int32)
-        self._whole: NDArray[np.float32] | None = None
-        self._input = x
+        self.rows = index[: 8 * nodes].view(np.int64)
+        """Rows of the batch: first those that the host gathers, ascending."""
+        self.slots = index[8 * nodes :].view(np.int32)
+        """The slots of the others, on the device."""
+        self.whole: NDArray[np.float32] | None = None
+        """Memory for all rows, where the device is the CPU."""
+        self.input = x
+        """[host rows, dim], to be filled."""
         if len(partial):
-            self._whole, self._input = x, partial.view(np.float32).reshape(x.shape)
+            self.whole, self.input = x, partial.view(np.float32).reshape(x.shape)
         self._staged = staged.reshape(nodes, staged_bytes) if staged_bytes else None
         self._assembled: torch.Tensor | None = None
 
     def request(self, ids: Ids, record: Any, hint: Any) -> RowRequest:
-        return RowRequest(ids, self._input, None, self._staged, record, hint, self)
+        return RowRequest(ids, self.input, None, self._staged, record, hint, self)
 
     def divide(self, rows: NDArray[np.integer], slots: NDArray[np.integer]) -> None:
         """These rows are in these slots of the device."""
         count = len(self._x) - len(rows)
         on_host = np.ones(len(self._x), bool)
         on_host[rows] = False
-        self._rows[:count] = np.flatnonzero(on_host)
-        self._rows[count:] = rows
-        self._slots = self._slots[: len(rows)]
-        self._slots[:] = slots
-        self._input = self._input[:count]
+        self.rows[:count] = np.flatnonzero(on_host)
+        self.rows[count:] = rows
+        self.slots = self.slots[: len(rows)]
+        self.slots[:] = slots
+        self.input = self.input[:count]
         self._staged = None if self._staged is None else self._staged[:count]
 
     @property
     def host_rows(self) -> Ids:
-        """Rows of the batch that the host gathers, ascending."""
-        return self._rows[: len(self._input)]
-
-    @property
-    def device_rows(self) -> Ids:
-        return self._rows[len(self._input) :]
-
-    @property
-    def device_slots(self) -> NDArray[np.int32]:
-        return self._slots
-
-    @property
-    def input(self) -> NDArray[np.float32]:
-        """[host rows, dim], to be filled."""
-        return self._input
-
-    @property
-    def staged(self) -> NDArray[np.uint8] | None:
-        """For these rows as they are stored."""
-        return self._staged
-
-    @property
-    def whole(self) -> NDArray[np.float32] | None:
-        """Memory for all rows, where the device is the CPU."""
-        return self._whole
+        return self.rows[: len(self.input)]
 
     def put_together(self, x: torch.Tensor) -> None:
         """All rows are in x, on the device; what that was made from goes back now."""
         self._assembled = x
         self._memory = self._staged = None
-        self._rows = self._slots = np.empty(0, np.int64)
-        self._input = np.empty((0, 0), np.float32)
-        if self._whole is None:
-            self._x = self._input
+        self.rows, self.slots = np.empty(0, np.int64), np.empty(0, np.int32)
+        self.input = np.empty((0, 0), np.float32)
+        if self.whole is None:
+            self._x = self.input
 
     def tensors(self) -> dict[str, torch.Tensor]:
         x = self._assembled

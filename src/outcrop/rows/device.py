@@ -165,8 +165,8 @@ class DeviceRows(RowSource):
         assert self._rows is not None
         device = self._rows.device
         host = torch.from_numpy(left.host_rows).to(device, non_blocking=True)
-        here = torch.from_numpy(left.device_rows).to(device, non_blocking=True)
-        slots = torch.from_numpy(left.device_slots).to(device, non_blocking=True)
+        here = torch.from_numpy(left.rows[len(left.input) :]).to(device, non_blocking=True)
+        slots = torch.from_numpy(left.slots).to(device, non_blocking=True)
         moved = torch.from_numpy(left.input).to(device, non_blocking=True)
         if left.whole is None:
             x = torch.empty((len(host) + len(here), self._encoding.dim), device=device)
