@@ -37,6 +37,7 @@ from outcrop.options import DiskOptions, Faults, format_size
 from outcrop.plan.settle import probe
 from outcrop.run import runner
 from outcrop.run.schedule import Schedule
+from outcrop.sample import sampler
 from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import SeedOrder, Stream, seed_nodes
 from outcrop.store.store import GraphStore
@@ -44,7 +45,6 @@ from outcrop.tools.bench.bound import wall_seconds
 from outcrop.tools.bench.compare import BenchOptions, plan_memory, run_bench
 from outcrop.tools.bench.drive import forget, run_fio
 from outcrop.tools.cage import run_caged
-from outcrop.topology import parts as topology
 from outcrop.topology.lists import NeighborCache
 from outcrop.train import TrainOptions, fit
 
@@ -215,7 +215,7 @@ class SamplerThreads:
                 super().__init__(*args, **named)
                 found.ids |= tasks() - before
 
-        module: Any = topology
+        module: Any = sampler
         module.Sampler = Watched
         return found
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from outcrop.observe import gpu_meter as gpu
+from outcrop.observe import gpu_meter
 from outcrop.observe.gpu_meter import GpuMeter
 
 NOT_FOUND = 6  # nvmlReturn_t
@@ -53,12 +53,12 @@ def test_a_gpu_that_does_not_tell_is_none() -> None:
 
 
 def test_without_the_drivers_library_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "_LIBRARY", "libno-such-driver.so")
-    gpu._nvml.cache_clear()
+    monkeypatch.setattr(gpu_meter, "_LIBRARY", "libno-such-driver.so")
+    gpu_meter._nvml.cache_clear()
     try:
         assert GpuMeter.find() is None
     finally:
-        gpu._nvml.cache_clear()
+        gpu_meter._nvml.cache_clear()
 
 
 def test_this_machines_gpu_tells_a_share() -> None:

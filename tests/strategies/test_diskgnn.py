@@ -551,15 +551,16 @@ PREPARES = """
     import os, signal, sys
     import numpy as np
     from outcrop.disk import File
-    from outcrop.layout.pack import batched, prepare
+    from outcrop.ahead import prepare
+    from outcrop.layout.pack import scatter
     from outcrop.sample.sampler import Sampler, Sampling
     from outcrop.sample.seeds import SeedOrder, Stream
     from outcrop.layout.trace import Trace
     from outcrop.store.store import GraphStore
     from outcrop.topology.parts import mapped_topology
 
-    batched._LEAST_PARTITION_BYTES = batched._MOST_PARTITION_BYTES = 16 << 10
-    batched.pack_batched.__defaults__ = (*batched.pack_batched.__defaults__[:-1], 0.0)
+    scatter._LEAST_PARTITION_BYTES = scatter._MOST_PARTITION_BYTES = 16 << 10
+    scatter.pack_batched.__defaults__ = (*scatter.pack_batched.__defaults__[:-1], 0.0)
     left = int(sys.argv[2])
 
     def dying(call):

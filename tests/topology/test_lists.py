@@ -21,7 +21,7 @@ from outcrop import _core
 from outcrop.disk import aligned_empty
 from outcrop.errors import CancelledError, CorruptError, OptionError, ReadError
 from outcrop.ingest.synthetic import SynthOptions, synthesise
-from outcrop.layout import neighbors as neighbor_layout
+from outcrop.layout import neighbors
 from outcrop.layout.neighbors import METRICS, least_bytes, read_lists, whole_bytes
 from outcrop.options import DiskOptions, Faults
 from outcrop.sample.sampler import Sampler, Sampling
@@ -307,7 +307,7 @@ def test_scratch_stays_within_what_is_charged(store: GraphStore) -> None:
 
 
 def inputs(budget: int, metric: str = "out/in") -> dict[str, Any]:
-    return {"bytes": budget, "metric": metric, "version": neighbor_layout.NEIGHBORS_VERSION}
+    return {"bytes": budget, "metric": metric, "version": neighbors.NEIGHBORS_VERSION}
 
 
 def test_a_layout_is_made_once_and_found_again(
@@ -320,7 +320,7 @@ def test_a_layout_is_made_once_and_found_again(
     def never(*_: object) -> NDArray[np.float32]:
         raise AssertionError("scored again")
 
-    monkeypatch.setattr(neighbor_layout, "METRICS", dict.fromkeys(METRICS, never))
+    monkeypatch.setattr(neighbors, "METRICS", dict.fromkeys(METRICS, never))
     with NeighborCache.open(store, budget) as again:
         assert cached_lists(again, store) == lists
         held = [garbage.path for garbage in find_garbage(store.path, everything=True)]
