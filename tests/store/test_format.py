@@ -172,6 +172,24 @@ def test_content_does_not_depend_on_time_or_place() -> None:
     assert Manifest(11, 20, 3, one.features, entries).content != one.content
 
 
+def test_a_manifest_names_its_types() -> None:
+    """One of each; those of a store that was made before they had names are the same."""
+    made = manifest()
+    assert made.node_types == ("node",) and made.edge_types == (("node", "to", "node"),)
+    values = unseal(made.to_bytes(), "m")
+    assert values.pop("types") == {"nodes": ["node"], "edges": [["node", "to", "node"]]}
+    older = Manifest.from_bytes(seal(values), "m")
+    assert older == made and older.content == made.content
+    named = replace(made, node_types=("paper",), edge_types=(("paper", "cites", "paper"),))
+    assert Manifest.from_bytes(named.to_bytes(), "m") == named and named.content != made.content
+
+
+def test_a_store_of_several_types_is_refused_by_name() -> None:
+    several = replace(manifest(), node_types=("paper", "author"))
+    with pytest.raises(StoreError, match=r"types\.nodes: .* one type of nodes \(got 2\)"):
+        Manifest.from_bytes(several.to_bytes(), "m")
+
+
 def test_a_newer_store_is_refused_by_version() -> None:
     values = unseal(manifest().to_bytes(), "m")
     values["version"] = 99
@@ -208,6 +226,8 @@ def altered(path: str, value: Any) -> bytes:
         ("arrays/indices/dtype", [["a"]], "arrays.indices.dtype must be a dtype"),
         ("arrays/indices/shape", [-1], "arrays.indices.shape[0] must be a whole number of at le"),
         ("arrays/indices/checksums", ["xy"], "arrays.indices.checksums must be a list of ch"),
+        ("types/nodes", [3], "types.nodes[0] must be"),
+        ("types/edges", [["a", "b"]], "types.edges[0] must have 3 entries"),
         ("provenance", "me", "provenance must be an object (got 'me')"),
     ],
 )
