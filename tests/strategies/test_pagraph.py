@@ -53,6 +53,7 @@ PROGRAM = """
     from outcrop.observe.record import peak_rss_bytes, rss_bytes
     from outcrop.options import parse_size
     from outcrop.store.store import GraphStore
+    from outcrop.tools.bench.variants import variant_named
 
     def make(store, strategy, memory):
         return NeighborLoader(
