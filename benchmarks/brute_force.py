@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from outcrop.layout.pack.reader import Predicted
-from outcrop.layout.pack.segments.search import Order, PackedLists, measure, segment_pages
+import numpy as np
+
+from outcrop.layout.pack.reader import Predicted, count_pages
+from outcrop.layout.pack.segments.search import Order, PackedLists, measure
 from outcrop.layout.pack.writer import predict
+from outcrop.sample.seeds import Ids
 
 
 @dataclass(frozen=True)
@@ -45,3 +48,18 @@ def candidates(
 def brute_force(found: Iterable[Candidate]) -> Candidate | None:
     """The one that reads the least."""
     return min(found, key=lambda candidate: candidate.predicted.bytes, default=None)
+
+
+def segment_pages(lists: PackedLists, batches: int, above: int, order: Order) -> Ids:
+    """How many pages each batch reads of its segment; nothing is written."""
+    segment = order.segment(lists.num_nodes, lists.most_distinct(batches))
+    pages = np.zeros(len(lists), np.int64)
+    for first, last in lists.segments(batches):
+        for t, nodes in enumerate(lists.scan(first, last)):
+            segment.add(t, nodes)
+        segment.share(above)
+        for t, nodes in enumerate(lists.scan(first, last), first):
+            segment.split(nodes)
+            pages[t] = count_pages(segment.positions, lists.plan.row_bytes)
+        segment.clear()
+    return pages

@@ -17,21 +17,14 @@ from pathlib import Path
 
 import numpy as np
 
-from brute_force import Candidate, brute_force, candidates
+from brute_force import Candidate, brute_force, candidates, segment_pages
 from machine import add_dirty, check_results, provenance, quick_store
 from outcrop.ahead.prepare import PackSpec, prepare_pack, prepare_trace
 from outcrop.disk import PAGE_BYTES
 from outcrop.layout.pack.plan import make_plan
 from outcrop.layout.pack.reader import Pack, Predicted
-from outcrop.layout.pack.segments.search import (
-    Order,
-    OrderName,
-    PackedLists,
-    measure,
-    search,
-    segment_pages,
-)
-from outcrop.layout.pack.tiers import hottest_nodes, split_batches
+from outcrop.layout.pack.segments.search import Order, OrderName, PackedLists, measure, search
+from outcrop.layout.pack.tiers import hottest_of_each, split_batches
 from outcrop.layout.pack.writer import predict
 from outcrop.layout.trace import Trace
 from outcrop.options import DiskOptions, format_size, parse_size
@@ -223,10 +216,10 @@ def by_sampling(store: GraphStore, cache_rows: int) -> list[str]:
 
 def whole_bytes(store: GraphStore, trace: Trace, cache_rows: int) -> int:
     """Samples, chunks of all rows, and the cache's; without tables."""
-    cached = hottest_nodes(trace, store.num_nodes, cache_rows)
+    (cached,) = hottest_of_each(trace, store.num_nodes, [cache_rows])
     rows = len(cached)
-    for tiers in split_batches(trace, store.num_nodes, cached):
-        rows += len(tiers.packed_nodes)
+    for packed_nodes, _ in split_batches(trace, store.num_nodes, cached):
+        rows += len(packed_nodes)
     return trace.bytes + rows * store.encoding.row_bytes
 
 

@@ -11,13 +11,14 @@ import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from types import TracebackType
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
+from outcrop.closing import Closing
 from outcrop.errors import OptionError
 from outcrop.options import DiskOptions, Faults
 
@@ -25,6 +26,7 @@ Path = str | os.PathLike[str]
 Ints = NDArray[np.int64] | Sequence[int]
 Array = NDArray[Any]
 Pending = _core.Pending
+T = TypeVar("T")
 
 # benchmarks/results/read_rows.md: two rings keep the drive busy while one copies rows out; blocking
 # threads gain up to 64.
@@ -133,7 +135,7 @@ class Recycled:
         return slabs[0][:size]
 
 
-class Disk:
+class Disk(Closing):
     """The engine: opens files, and does all their reads and writes on threads of its own.
 
     Thread-safe. Belongs to the process that made it: after a fork, make another.
@@ -218,29 +220,14 @@ class Disk:
         return File(self._engine, _core.File.create(os.fspath(path), size, self._access()))
 
     def _access(self) -> _core.Access:
-        return {
-            "auto": _core.Access.AUTO,
-            "direct": _core.Access.DIRECT,
-            "buffered": _core.Access.BUFFERED,
-        }[self.options.access]
+        return _core.Access[self.options.access.upper()]
 
     def close(self) -> None:
         """Ends the threads and waits for what is in flight; the rest raises CancelledError."""
         self._engine.close()
 
-    def __enter__(self) -> Disk:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-class File:
+class File(Closing):
     """An open file. Thread-safe, apart from `close`."""
 
     def __init__(self, engine: _core.Engine, file: _core.File) -> None:
@@ -345,17 +332,6 @@ class File:
         """Transfers under way keep the file until they are done."""
         self._file = None
 
-    def __enter__(self) -> File:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
 
 def reading_bytes(size: int, block_bytes: int = READ_BLOCK_BYTES) -> int:
     """What read_blocks keeps for so many bytes."""
@@ -372,20 +348,26 @@ def read_blocks(
     offsets = range(start, end, block_bytes)
     count = min(1 + _BLOCKS_AHEAD, len(offsets))
     buffers = [aligned_empty(min(block_bytes, end - start)) for _ in range(count)]
-    pending: deque[tuple[Pending, NDArray[np.uint8]]] = deque()
-    for index, offset in enumerate(offsets):
-        block = buffers[index % count][: min(block_bytes, end - offset)]
-        pending.append((file.start_read_extents([offset], [len(block)], block), block))
-        if len(pending) == count:
-            yield _wait_first(pending)
-    while pending:
-        yield _wait_first(pending)
+
+    def starts() -> Iterator[tuple[Pending, NDArray[np.uint8]]]:
+        for index, offset in enumerate(offsets):
+            block = buffers[index % count][: min(block_bytes, end - offset)]
+            yield file.start_read_extents([offset], [len(block)], block), block
+
+    return landed(starts(), count)
 
 
-def _wait_first(pending: deque[tuple[Pending, NDArray[np.uint8]]]) -> NDArray[np.uint8]:
-    transfer, block = pending.popleft()
-    transfer.wait()
-    return block
+def landed(starts: Iterator[tuple[Pending, T]], count: int) -> Iterator[T]:
+    """What transfers bring, in order; up to `count` are begun before the first is waited for.
+
+    The next one is begun when the next result is asked for: it may have the memory of the last.
+    """
+    flying = deque(islice(starts, count))
+    while flying:
+        pending, brought = flying.popleft()
+        pending.wait()
+        yield brought
+        flying.extend(islice(starts, 1))
 
 
 def round_up(count: Any, unit: int = PAGE_BYTES) -> Any:

@@ -214,10 +214,11 @@ def test_hits_and_misses_are_the_drawn_entries(store: GraphStore) -> None:
         sampled(cache.topology(store.indptr), Sampling.of([5]), task(range(NODES)))
         assert cache.hits == drawn[known].sum()
         assert cache.hits + cache.misses == drawn.sum()
-        assert cache.hit_nodes == len(known)
-        assert cache.hit_nodes + cache.missed_nodes == np.count_nonzero(drawn)
+        hit_nodes, _, missed_nodes, _ = cache._lists.counts()
+        assert hit_nodes == len(known)
+        assert hit_nodes + missed_nodes == np.count_nonzero(drawn)
         cache.reset()
-        assert (cache.hits, cache.misses, cache.hit_nodes, cache.missed_nodes) == (0, 0, 0, 0)
+        assert (cache.hits, cache.misses, *cache._lists.counts()) == (0,) * 6
 
 
 def test_a_topology_outlives_its_cache_and_its_arrays(store: GraphStore) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from outcrop import _core
 from outcrop.disk import Disk, aligned_empty, read_blocks
-from outcrop.ingest.source import EdgeChunk
+from outcrop.ingest.source import EdgeChunk, Queue
 from outcrop.store.arrays import Appender
 from outcrop.store.edges import Block, EdgeSorter, RecordLayout
 
@@ -193,7 +193,7 @@ class _Join:
 
     def blocks(self) -> Iterator[Block]:
         ranks = _Ranks(self._ids)
-        records = _Queue(self._records.blocks())
+        records = Queue(self._records.blocks(), self._layout.dtype)
         out = aligned_empty(0, self._layout.dtype)
         for block in self._by_position.blocks():
             pairs = _view(block, self._pairs)
@@ -235,23 +235,6 @@ class _Ranks:
                 self._first += len(self._block)
                 self._block = next(self._blocks).copy()
         return out
-
-
-class _Queue:
-    """Blocks of any sizes -> exactly as many items as are asked for."""
-
-    def __init__(self, blocks: Iterator[NDArray[Any]]) -> None:
-        self._blocks = blocks
-        self._rest: NDArray[Any] | None = None
-
-    def take(self, count: int) -> NDArray[Any]:
-        parts = []
-        while count:
-            block = self._rest if self._rest is not None else next(self._blocks)
-            parts.append(block[:count].copy())
-            count -= len(parts[-1])
-            self._rest = block[len(parts[-1]) :] if len(block) > len(parts[-1]) else None
-        return np.concatenate(parts)
 
 
 def _union(a: Iterator[NDArray[Any]], b: Iterator[NDArray[Any]]) -> Iterator[NDArray[np.int64]]:

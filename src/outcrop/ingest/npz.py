@@ -32,6 +32,7 @@ from outcrop.ingest.source import (
     GraphSource,
     Ids,
     LabelStream,
+    Queue,
     RowStream,
     check_mask,
     edge_numbers,
@@ -244,9 +245,9 @@ def _sparse_features(archive: NpzArchive) -> RowStream:
 
     def chunks(count: int) -> Iterator[NDArray[Any]]:
         # Streams of data and indices advance row by row as indptr says.
-        values = _Items(archive, "x_data")
-        columns = _Items(archive, "x_indices")
-        offsets = _Items(archive, "x_indptr")
+        values = _queue(archive, "x_data")
+        columns = _queue(archive, "x_indices")
+        offsets = _queue(archive, "x_indptr")
         last = offsets.take(1)
         for first in range(0, rows, count):
             ends = offsets.take(min(count, rows - first))
@@ -285,24 +286,11 @@ def _check_csr(archive: NpzArchive, name: str, kinds: str, count: int | None = N
     return header.count
 
 
-class _Items:
-    """An array's items, as many at a time as are asked for."""
+def _queue(archive: NpzArchive, name: str) -> Queue:
+    """The items of an array; IngestError where more are taken than it has."""
 
-    def __init__(self, archive: NpzArchive, name: str) -> None:
-        self._archive = archive
-        self._name = name
-        self._blocks = archive.items(name, 1 << 16)
-        self._rest: NDArray[Any] = np.empty(0, archive.header(name).dtype)
+    def blocks() -> Iterator[NDArray[Any]]:
+        yield from archive.items(name, 1 << 16)
+        raise IngestError(archive.path, name, "has too few items")
 
-    def take(self, count: int) -> NDArray[Any]:
-        parts = []
-        while count > len(self._rest):
-            parts.append(self._rest)
-            count -= len(self._rest)
-            block = next(self._blocks, None)
-            if block is None:
-                raise IngestError(self._archive.path, self._name, "has too few items")
-            self._rest = block
-        parts.append(self._rest[:count])
-        self._rest = self._rest[count:]
-        return np.concatenate(parts)
+    return Queue(blocks(), archive.header(name).dtype)

@@ -111,6 +111,25 @@ def in_chunks(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
         yield array[first : first + NODES_PER_CHUNK]
 
 
+class Queue:
+    """Blocks of any sizes, each overwritten by the next -> as many items as are asked for."""
+
+    def __init__(self, blocks: Iterator[NDArray[Any]], dtype: np.dtype[Any]) -> None:
+        self._blocks = blocks
+        self._rest: NDArray[Any] = np.empty(0, dtype)
+
+    def take(self, count: int) -> NDArray[Any]:
+        """The next items, in memory of their own."""
+        parts = []
+        while count > len(self._rest):
+            parts.append(self._rest.copy())
+            count -= len(self._rest)
+            self._rest = next(self._blocks)
+        parts.append(self._rest[:count])
+        self._rest = self._rest[count:]
+        return np.concatenate(parts)
+
+
 def no_attributes(_: int) -> Attributes:
     """For sources that have only topology."""
     return Attributes()

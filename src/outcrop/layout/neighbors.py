@@ -21,7 +21,7 @@ from outcrop.disk import READ_BLOCK_BYTES, Disk, aligned_empty
 from outcrop.errors import CorruptError
 from outcrop.progress import Progress
 from outcrop.schema import Count
-from outcrop.store.arrays import ArrayWriter, PieceHasher
+from outcrop.store.arrays import ArrayWriter, piece_checksums
 from outcrop.store.checks import ArrayChecks
 from outcrop.store.degrees import out_degrees
 from outcrop.store.facts import GraphFacts
@@ -201,11 +201,8 @@ def read_lists(disk: Disk, folder: Path, lists: ListsFile, out: Bytes) -> None:
         raise CorruptError(f"{path}: {size} B, but should have {lists.array.file_bytes} B")
     with disk.open(path) as file:
         file.read_extents([HEADER_BYTES], [len(out)], out)
-        hasher = PieceHasher()
-        hasher.update(file.read(0, HEADER_BYTES))
-    hasher.update(out)
-    for piece, (found, wanted) in enumerate(
-        zip(hasher.checksums(), lists.array.checksums, strict=True)
-    ):
+        header = file.read(0, HEADER_BYTES)
+    checksums = piece_checksums([header, out])
+    for piece, (found, wanted) in enumerate(zip(checksums, lists.array.checksums, strict=True)):
         if found != wanted:
             raise CorruptError(f"{path}: piece {piece} differs from its checksum")

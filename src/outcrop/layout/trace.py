@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -20,13 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest, xxh3_128_hexdigest
 
+from outcrop.closing import Closing
 from outcrop.disk import Disk, File, Pending, Recycled, aligned_empty, round_up
 from outcrop.errors import CorruptError, OptionError, ReadError, StoreError
 from outcrop.progress import Progress
 from outcrop.sample.sampler import Subgraph
 from outcrop.sample.seeds import Ids, Stream, Task
 from outcrop.schema import Count
-from outcrop.store.arrays import Appender, ArrayWriter, PieceHasher
+from outcrop.store.arrays import Appender, ArrayWriter, piece_checksums
 from outcrop.store.format import HEADER_BYTES, ArrayEntry, seal, unseal_as
 from outcrop.store.locks import sync_directory, write_synced
 
@@ -107,7 +108,7 @@ def trace_bytes(
     return _Format.of(num_nodes, num_edges, edge_ids).record_bytes(counts) + _ROW.itemsize
 
 
-class TraceWriter(AbstractContextManager["TraceWriter"]):
+class TraceWriter(Closing):
     """Batches -> a folder. Not thread-safe, but what `flush` returned may be read meanwhile.
 
     Holds 2 MiB of buffers, 1.25 times the largest record, and up to 160 bytes per batch. A failed
@@ -249,11 +250,8 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
             self._stream.close()
             self._stream = None
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
-
-class TraceReader(AbstractContextManager["TraceReader"]):
+class TraceReader(Closing):
     """Batches 0, 1, 2 ... as they were appended, each in memory of its own.
 
     Thread-safe, apart from `close`; but one iterator of `scan` belongs to one thread.
@@ -431,9 +429,6 @@ class TraceReader(AbstractContextManager["TraceReader"]):
     def close(self) -> None:
         self._file.close()
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 class Trace(TraceReader):
     """A finished trace."""
@@ -493,9 +488,7 @@ def _read_index(disk: Disk, folder: Path, entry: ArrayEntry) -> NDArray[Any]:
     with disk.open(folder / entry.file) as file:
         size = file.size
         data = file.read(0, min(size, entry.file_bytes))
-    hasher = PieceHasher()
-    hasher.update(data)
-    if size == entry.file_bytes and hasher.checksums() == entry.checksums:
+    if size == entry.file_bytes and piece_checksums([data]) == entry.checksums:
         return data[HEADER_BYTES:].view(_ROW)
     where = f"{size} B, header"  # unless one of the rows is at fault
     for t in range(entry.shape[0]):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from outcrop.store.format import (
     read_manifest,
     read_npy_header,
 )
+from outcrop.store.values import first_outside
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def verify(
             report.files += 1
             problems = list(_check_file(root, entry))
             if not problems and not quick:
-                check = checks.get(name, _NoCheck())
+                check = checks.get(name)
                 problems = list(_check_bytes(disk, root, entry, check, report, progress))
             report.problems += problems
         for folder in derived_roots(root, manifest.content):
@@ -143,7 +145,7 @@ def _check_bytes(
     disk: Disk,
     root: Path,
     entry: ArrayEntry,
-    check: _Check,
+    check: _Check | None,
     report: VerifyReport,
     progress: Progress,
 ) -> Iterator[Problem]:
@@ -157,7 +159,7 @@ def _check_bytes(
                 hasher.update(block)
                 # Blocks and headers are multiples of 8 bytes, so no value is cut.
                 values = block[max(entry.data_offset - offset, 0) :]
-                if not isinstance(check, _NoCheck):
+                if check is not None:
                     check.feed(values.view(entry.dtype))
                 offset += len(block)
                 report.bytes += len(block)
@@ -178,55 +180,46 @@ def _check_bytes(
         yield Problem(
             str(path), f"piece {piece} (bytes {first} to {last - 1})", "differs from its checksum"
         )
-    if not damaged:
-        for what in check.problems():
-            yield Problem(str(path), "", what)
+    if not damaged and check is not None and (what := check.problem()):
+        yield Problem(str(path), "", what)
 
 
 # Structure: what must hold of values whose checksums are right, i.e. that were written wrong
 
 
-class _Check(Protocol):
+class _Check(ABC):
+    _problem: str | None = None
+
+    @abstractmethod
     def feed(self, values: NDArray[Any]) -> None: ...
-    def problems(self) -> Iterator[str]: ...
+
+    def problem(self) -> str | None:
+        """What is wrong, once all values were fed."""
+        return self._problem
 
 
-class _NoCheck:
-    def feed(self, values: NDArray[Any]) -> None: ...
-    def problems(self) -> Iterator[str]:
-        return iter(())
-
-
-class _RangeCheck:
+class _RangeCheck(_Check):
     """Every value is within [low, high)."""
 
     def __init__(self, low: int, high: int) -> None:
         self._low, self._high = low, high
-        self._bad: str | None = None
         self._seen = 0
 
     def feed(self, values: NDArray[Any]) -> None:
-        if self._bad is None and len(values):
-            wrong = (values < self._low) | (values >= self._high)
-            if wrong.any():
-                at = int(np.argmax(wrong))
-                self._bad = (
-                    f"entry {self._seen + at} is {values[at]}, not {self._low} to {self._high - 1}"
-                )
+        at = first_outside(values, self._low, self._high) if self._problem is None else None
+        if at is not None:
+            self._problem = (
+                f"entry {self._seen + at} is {values[at]}, not {self._low} to {self._high - 1}"
+            )
         self._seen += len(values)
 
-    def problems(self) -> Iterator[str]:
-        if self._bad:
-            yield self._bad
 
-
-class _OffsetsCheck:
+class _OffsetsCheck(_Check):
     """Offsets ascend from 0 to the number of edges."""
 
     def __init__(self, num_edges: int) -> None:
         self._num_edges = num_edges
         self._last: int | None = None
-        self._problem: str | None = None
 
     def feed(self, values: NDArray[Any]) -> None:
         if not len(values):
@@ -238,20 +231,18 @@ class _OffsetsCheck:
             self._problem = self._problem or "descends"
         self._last = int(values[-1])
 
-    def problems(self) -> Iterator[str]:
+    def problem(self) -> str | None:
         if self._problem is None and self._last != self._num_edges:
-            self._problem = f"ends with {self._last}, but there are {self._num_edges} edges"
-        if self._problem:
-            yield self._problem
+            return f"ends with {self._last}, but there are {self._num_edges} edges"
+        return self._problem
 
 
-class _SplitCheck:
+class _SplitCheck(_Check):
     """Nodes that exist, none of them twice in all splits together."""
 
     def __init__(self, num_nodes: int, taken: _core.IdSet) -> None:
         self._num_nodes = num_nodes
         self._taken = taken
-        self._problem: str | None = None
 
     def feed(self, values: NDArray[Any]) -> None:
         new = self._taken.add_new(np.ascontiguousarray(values))
@@ -259,10 +250,6 @@ class _SplitCheck:
             node = int(values[new])
             known = 0 <= node < self._num_nodes
             self._problem = f"node {node} " + ("is in a split twice" if known else "does not exist")
-
-    def problems(self) -> Iterator[str]:
-        if self._problem:
-            yield self._problem
 
 
 def _structure_checks(num_nodes: int, num_edges: int, num_classes: int) -> dict[str, _Check]:

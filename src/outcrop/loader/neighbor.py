@@ -68,6 +68,15 @@ class LoaderOptions:
         if self.transform is not None and not callable(self.transform):
             raise OptionError(f"transform must be a function (got {self.transform!r})")
 
+    @classmethod
+    def split(cls, arguments: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Arguments of a loader -> those that are options, and the rest."""
+        own = {field.name for field in fields(cls)}
+        known = {name: value for name, value in arguments.items() if name in own}
+        if "device" in known:
+            known["device"] = as_device(known["device"])
+        return known, {name: value for name, value in arguments.items() if name not in own}
+
     def seeds(self, store: GraphStore) -> SeedOrder:
         nodes, usual = seed_nodes(store, self.input_nodes)
         return SeedOrder(
@@ -139,10 +148,7 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
         `changes`: batch_size, shuffle, drop_last, stream, transform. Use one of them at a time.
         """
         self.runner.check_open()
-        own = {field.name for field in fields(LoaderOptions)}
-        known = {name: value for name, value in changes.items() if name in own}
-        if "device" in known:
-            known["device"] = as_device(known["device"])
+        known, rest = LoaderOptions.split(changes)
         options = replace(self.options, input_nodes=input_nodes, **known)
         for name in (
             "strategy",
@@ -157,7 +163,6 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
         ):
             if getattr(options, name) != getattr(self.options, name):
                 raise OptionError(f"{name} is shared with the sibling; make another loader")
-        rest = {name: value for name, value in changes.items() if name not in own}
         for name in ("num_neighbors", "depth", "replace"):
             if name in rest:
                 raise OptionError(f"{name} is shared with the sibling; make another loader")

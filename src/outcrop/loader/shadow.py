@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,13 +11,10 @@ from torch_geometric.data import Batch as PygBatch
 from torch_geometric.data import Data
 
 from outcrop.errors import OptionError
-from outcrop.loader.arguments import as_device, whole_number
-from outcrop.loader.neighbor import LoaderOptions, StoreLoader, Transform, base_data
+from outcrop.loader.arguments import whole_number
+from outcrop.loader.neighbor import LoaderOptions, StoreLoader, base_data
 from outcrop.memory.batches import Batch
-from outcrop.plan.plan import Strategy
-from outcrop.progress import SILENT, Progress
 from outcrop.sample.sampler import Sampling
-from outcrop.sample.seeds import Stream
 from outcrop.store.store import GraphStore
 
 
@@ -34,26 +31,14 @@ class ShaDowLoader(StoreLoader):
         num_neighbors: int,
         input_nodes: Any = None,
         *,
-        batch_size: int = 1,
-        strategy: str | Strategy = "auto",
-        memory: str | int = "8GB",
-        disk: str | int | None = None,
-        epochs: int | None = None,
-        progress: Progress = SILENT,
-        seed: int = 0,
-        shuffle: bool = False,
-        drop_last: bool = False,
         replace: bool = False,
-        stream: Stream | None = None,
-        transform: Transform | None = None,
-        device: str | torch.device = "cpu",
-        strict_memory: bool = False,
-        siblings: Sequence[Mapping[str, Any]] = (),
-        check: bool = False,
         edge_ids: bool = True,
-        **rest: Any,
+        **options: Any,
     ) -> None:
-        """As NeighborLoader; `depth` hops of `num_neighbors` each."""
+        """As NeighborLoader; `depth` hops of `num_neighbors` each.
+
+        `options`: those of NeighborLoader, but for lent_bytes.
+        """
         depth = whole_number("depth", depth)
         if depth < 1:
             raise OptionError(f"depth must be at least 1 (got {depth})")
@@ -62,26 +47,11 @@ class ShaDowLoader(StoreLoader):
         sampling = Sampling.of(
             [num_neighbors] * depth, replace=replace, kind="shadow", edge_ids=edge_ids
         )
-        options = LoaderOptions(
-            input_nodes=input_nodes,
-            batch_size=batch_size,
-            strategy=strategy,
-            memory=memory,
-            disk=disk,
-            epochs=epochs,
-            progress=progress,
-            seed=seed,
-            shuffle=shuffle,
-            drop_last=drop_last,
-            stream=stream,
-            transform=transform,
-            device=as_device(device),
-            strict_memory=strict_memory,
-            siblings=siblings,
-            check=check,
-            edge_ids=edge_ids,
-        )
-        self._open(data, sampling, options, rest)
+        if "lent_bytes" in options:
+            raise TypeError(f"{type(self).__name__} has no argument 'lent_bytes'")
+        known, rest = LoaderOptions.split(options)
+        own = LoaderOptions(input_nodes=input_nodes, edge_ids=edge_ids, **known)
+        self._open(data, sampling, own, rest)
 
     def _convert(self, batch: Batch) -> Data:
         data = base_data(batch, PygBatch())

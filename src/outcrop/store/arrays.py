@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,14 @@ class PieceHasher:
         if self._room < PIECE_BYTES:
             self._finish_piece()
         return tuple(self._done)
+
+
+def piece_checksums(blocks: Iterable[NDArray[np.uint8]]) -> tuple[str, ...]:
+    """All bytes of a file, in order -> the checksums of its pieces."""
+    hasher = PieceHasher()
+    for block in blocks:
+        hasher.update(block)
+    return hasher.checksums()
 
 
 class Appender:
@@ -170,7 +178,8 @@ class ArrayWriter:
         checksums = self._hasher.checksums()
         if self._rows is None:
             file.write(0, self._header(rows))
-            checksums = (_hash_first_piece(file, size), *checksums[1:])
+            first = piece_checksums(read_blocks(file, 0, min(size, PIECE_BYTES)))
+            checksums = (*first, *checksums[1:])
         file.sync()
         self._appender.close()
         shape = (rows, *self._row_shape)
@@ -179,20 +188,8 @@ class ArrayWriter:
     def __enter__(self) -> ArrayWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._appender.close()
-
-
-def _hash_first_piece(file: File, size: int) -> str:
-    hasher = PieceHasher()
-    for block in read_blocks(file, 0, min(size, PIECE_BYTES)):
-        hasher.update(block)
-    return hasher.checksums()[0]
 
 
 def adopt_array(disk: Disk, path: Path) -> ArrayEntry:
@@ -202,17 +199,15 @@ def adopt_array(disk: Disk, path: Path) -> ArrayEntry:
     if header.fortran_order:
         raise StoreError(f"{path}: is in Fortran order; what is adopted must be in C order")
     before = os.stat(path)
-    hasher = PieceHasher()
     with disk.open(path) as file:
-        for block in read_blocks(file, 0, before.st_size):
-            hasher.update(block)
+        checksums = piece_checksums(read_blocks(file, 0, before.st_size))
     return ArrayEntry(
         file=str(path),
         dtype=header.dtype,
         shape=header.shape,
         data_offset=header.data_offset,
         file_bytes=before.st_size,
-        checksums=hasher.checksums(),
+        checksums=checksums,
         adopted_mtime_ns=before.st_mtime_ns,
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -147,12 +146,7 @@ class StoreBuilder:
     def __enter__(self) -> StoreBuilder:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._work.abandon()
 
 
@@ -186,11 +180,6 @@ class _EdgeIdWriter:
     def __enter__(self) -> _EdgeIdWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._writer is not None:
-            self._writer.__exit__(kind, error, trace)
+            self._writer.__exit__()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from outcrop.disk import Disk, File, Ints, Pending, aligned_empty, given, read_blocks
+from outcrop.disk import Disk, File, Ints, Pending, aligned_empty, given, landed, read_blocks
 from outcrop.errors import CorruptError
 from outcrop.progress import SILENT, Progress
 from outcrop.store.format import PIECE_BYTES, ArrayEntry
@@ -53,17 +52,17 @@ class ArrayChecks:
         """The array in memory of its own, read around the page cache; CorruptError if damaged."""
         out = aligned_empty(self.entry.shape, self.entry.dtype)
         data = out.reshape(-1).view(np.uint8)
-        flying: deque[tuple[Pending, Bytes]] = deque()
-        with disk.open(self.path) as file:
-            sweep = self.sweep(file, self.entry.data_offset)
+
+        def starts() -> Iterator[tuple[Pending, Bytes]]:
             for begin in range(0, len(data), _LOAD_BYTES):
                 part = data[begin : begin + _LOAD_BYTES]
                 offset = self.entry.data_offset + begin
-                flying.append((file.start_read_extents([offset], [len(part)], part), part))
-                if len(flying) > _LOADS_AHEAD:
-                    sweep.feed(_landed(flying))
-            while flying:
-                sweep.feed(_landed(flying))
+                yield file.start_read_extents([offset], [len(part)], part), part
+
+        with disk.open(self.path) as file:
+            sweep = self.sweep(file, self.entry.data_offset)
+            for part in landed(starts(), 1 + _LOADS_AHEAD):
+                sweep.feed(part)
             sweep.settle()
         return given(out)
 
@@ -185,9 +184,3 @@ class Sweep:
             whole = self._hash.copy()
             self._checks.read_into(whole, self._file, self._position, self._checks.piece_end(piece))
             self._checks.compare(piece, whole)
-
-
-def _landed(flying: deque[tuple[Pending, Bytes]]) -> Bytes:
-    pending, data = flying.popleft()
-    pending.wait()
-    return data

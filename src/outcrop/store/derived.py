@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
+from outcrop.closing import Closing
 from outcrop.errors import CorruptError, LockedError, OptionError, StoreError
 from outcrop.progress import SILENT, Progress
 from outcrop.schema import parse
@@ -55,7 +55,7 @@ def advising(*layouts: Path) -> Iterator[None]:
         raise advised(error, *layouts) from error
 
 
-class Layout:
+class Layout(Closing):
     """A layout that is there, held by a lease: it is not removed while this object is open."""
 
     def __init__(self, path: Path) -> None:
@@ -76,17 +76,6 @@ class Layout:
 
     def close(self) -> None:
         self._lease.release()
-
-    def __enter__(self) -> Layout:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
+from outcrop.closing import Closing
 from outcrop.disk import Disk, File, Pending, aligned_empty
 from outcrop.errors import BudgetError
 from outcrop.options import format_size
@@ -72,7 +72,7 @@ class _Run:
     records: int
 
 
-class EdgeSorter:
+class EdgeSorter(Closing):
     """Takes records, gives them back sorted. Uses at most `memory` bytes.
 
     Fill `room()` and tell with `filled(count)`; then iterate over `blocks()`, once.
@@ -228,17 +228,6 @@ class EdgeSorter:
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._remove_runs()
         self._filling = self._sorting = self._spare = np.empty(0, np.uint8)
-
-    def __enter__(self) -> EdgeSorter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class _RunReader:

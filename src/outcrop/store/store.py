@@ -6,13 +6,13 @@ import os
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
+from outcrop.closing import Closing
 from outcrop.disk import (
     PAGE_BYTES,
     Disk,
@@ -34,7 +34,6 @@ from outcrop.store.facts import ArrayFacts, GraphFacts
 from outcrop.store.format import (
     SPLITS,
     ArrayEntry,
-    EdgeType,
     Manifest,
     RowEncoding,
     read_manifest,
@@ -61,7 +60,7 @@ _LACKING = {
 }
 
 
-class GraphStore:
+class GraphStore(Closing):
     """A graph on disk: topology as CSC, feature rows, labels, splits.
 
     Small things (`labels`, `indptr`) are memory maps; feature rows are read by `features`.
@@ -85,6 +84,11 @@ class GraphStore:
             )
         self.path = Path(path)
         self.manifest: Manifest = read_manifest(self.path)
+        self.num_nodes = self.manifest.num_nodes
+        self.num_edges = self.manifest.num_edges
+        self.num_classes = self.manifest.num_classes
+        self.node_types = self.manifest.node_types
+        self.edge_types = self.manifest.edge_types
         for name in self.manifest.arrays:
             self._check_file(name)
         self._disk_options = disk
@@ -115,26 +119,6 @@ class GraphStore:
             )
 
     # What is in it
-
-    @property
-    def num_nodes(self) -> int:
-        return self.manifest.num_nodes
-
-    @property
-    def num_edges(self) -> int:
-        return self.manifest.num_edges
-
-    @property
-    def num_classes(self) -> int:
-        return self.manifest.num_classes
-
-    @property
-    def node_types(self) -> tuple[str, ...]:
-        return self.manifest.node_types
-
-    @property
-    def edge_types(self) -> tuple[EdgeType, ...]:
-        return self.manifest.edge_types
 
     @property
     def content(self) -> str:
@@ -414,17 +398,6 @@ class GraphStore:
             if disk is not None:
                 disk.close()
 
-    def __enter__(self) -> GraphStore:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"GraphStore({str(self.path)!r}, nodes={self.num_nodes}, edges={self.num_edges})"
 
@@ -463,11 +436,8 @@ class FeatureRows:
         """The byte of the file at which they begin."""
         self._disk = disk
         self.encoding = encoding
+        self.dim = encoding.dim
         self.num_rows = checks.entry.shape[0]
-
-    @property
-    def dim(self) -> int:
-        return self.encoding.dim
 
     @property
     def layout(self) -> _core.RowLayout | None:

@@ -6,7 +6,6 @@ import os
 import shutil
 import stat
 from pathlib import Path
-from types import TracebackType
 
 from outcrop.errors import BudgetError, LockedError, StoreError
 from outcrop.store.format import LOCK
@@ -93,12 +92,7 @@ class WorkDirectory:
     def __enter__(self) -> WorkDirectory:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
         interrupted = error is not None and not isinstance(error, Exception)
         refused = self._resumed and isinstance(error, BudgetError)  # more memory or disk may follow
         if self._resumable and (interrupted or refused):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
+from outcrop.closing import Closing
 from outcrop.disk import READ_BLOCK_BYTES, aligned_empty, reading_bytes
 from outcrop.errors import CorruptError, OptionError
 from outcrop.layout.neighbors import (
@@ -63,7 +63,7 @@ def scratch_bytes(graph: GraphFacts, nodes: int, entries: int) -> int:
     return _core.cached_topology_bytes(graph.item_bytes("indices"), nodes, entries)
 
 
-class NeighborCache:
+class NeighborCache(Closing):
     """The lists of some nodes, in memory. Topologies over it may be used by many threads.
 
     Nodes are taken by descending score (the metric), of equals by ascending id; a list that does
@@ -75,8 +75,13 @@ class NeighborCache:
         self._store = store
         self._layout = layout
         self._file = read_header(layout.path)
+        self.nodes = self._file.lists
+        """Cached nodes."""
+        self.entries = self._file.entries
+        self.memory_bytes = self._file.memory_bytes
+        """What it holds while it is loaded; never above the budget."""
         self._lists = _core.NeighborLists(store.num_nodes, entry_dtype(store).itemsize)
-        self._loaded = False
+        self.loaded = False
         self.load_seconds = 0.0
         """What the last load took."""
 
@@ -114,26 +119,6 @@ class NeighborCache:
             raise
         return cache
 
-    # What it has
-
-    @property
-    def nodes(self) -> int:
-        """Cached nodes."""
-        return self._file.lists
-
-    @property
-    def entries(self) -> int:
-        return self._file.entries
-
-    @property
-    def memory_bytes(self) -> int:
-        """What it holds while it is loaded; never above the budget."""
-        return self._file.memory_bytes
-
-    @property
-    def loaded(self) -> bool:
-        return self._loaded
-
     # Memory
 
     def unload(self) -> None:
@@ -142,7 +127,7 @@ class NeighborCache:
         Topologies go on, with every entry from disk.
         """
         self._lists.detach()
-        self._loaded = False
+        self.loaded = False
 
     def reload(self, memory: Bytes | None = None) -> None:
         """Loads the lists, into the first `memory_bytes` of `memory` where it is given.
@@ -167,7 +152,7 @@ class NeighborCache:
             self._lists.attach(memory, self.nodes, self.entries)
         except ValueError as error:
             raise CorruptError(f"{self._layout.path}: {error}") from error
-        self._loaded = True
+        self.loaded = True
         self.load_seconds = time.perf_counter() - start
 
     def close(self) -> None:
@@ -197,26 +182,6 @@ class NeighborCache:
         """Entries that were drawn from disk."""
         return self._lists.counts()[3]
 
-    @property
-    def hit_nodes(self) -> int:
-        """Nodes whose entries were drawn from memory; one that is drawn from twice is two."""
-        return self._lists.counts()[0]
-
-    @property
-    def missed_nodes(self) -> int:
-        return self._lists.counts()[2]
-
     def reset(self) -> None:
         """Hits and misses are counted from now."""
         self._lists.reset_counts()
-
-    def __enter__(self) -> NeighborCache:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from outcrop.errors import OptionError, StoreError
 from outcrop.schema import Count, parse
@@ -11,7 +11,8 @@ from outcrop.train.checkpoint import Checkpoint
 from outcrop.train.options import TrainOptions
 from outcrop.train.reporter import EpochResult, Score
 
-Facts = TypeVar("Facts")
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass
@@ -31,22 +32,28 @@ class RunProgress:
     """What the current epoch had taken before it was interrupted."""
 
 
+class _Facts:
+    """What is read from a checkpoint."""
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> Self:
+        """StoreError names the file and the field that is not what it should be."""
+        names = [one.name for one in fields(cls)]  # type: ignore[arg-type]
+        there = {name: checkpoint.facts[name] for name in names if name in checkpoint.facts}
+        return parse(cls, there, checkpoint.name, error=StoreError)
+
+
 @dataclass(frozen=True)
-class ModelFacts:
+class ModelFacts(_Facts):
     """What the model of a checkpoint is made with."""
 
     options: dict[str, Any]
     in_channels: Count
     out_channels: Count
 
-    @classmethod
-    def of(cls, checkpoint: Checkpoint) -> ModelFacts:
-        """StoreError names the file and the field that is not what it should be."""
-        return _parse(cls, checkpoint)
-
 
 @dataclass(frozen=True)
-class RunFacts:
+class RunFacts(_Facts):
     """Where a run was."""
 
     options: dict[str, Any]
@@ -56,20 +63,9 @@ class RunFacts:
     order: Literal["exact", "completion"] | None = None
     """The order in which batches came; None: saved by a version that did not say."""
 
-    @classmethod
-    def of(cls, checkpoint: Checkpoint) -> RunFacts:
-        """StoreError names the file and the field that is not what it should be."""
-        return _parse(cls, checkpoint)
-
 
 def saved_options(facts: ModelFacts | RunFacts, where: str) -> TrainOptions:
     try:
         return TrainOptions.from_dict(facts.options, where)
     except OptionError as error:
         raise StoreError(str(error)) from error
-
-
-def _parse(kind: type[Facts], checkpoint: Checkpoint) -> Facts:
-    names = [one.name for one in fields(kind)]  # type: ignore[arg-type]
-    there = {name: checkpoint.facts[name] for name in names if name in checkpoint.facts}
-    return parse(kind, there, checkpoint.name, error=StoreError)

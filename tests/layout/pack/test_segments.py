@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import outcrop.layout.pack.scatter as batched
 import outcrop.layout.pack.segments.order as order_module
 import outcrop.layout.pack.segments.search as search_module
-from brute_force import brute_force, candidates
+from brute_force import brute_force, candidates, segment_pages
 from outcrop import _core
 from outcrop.disk import Disk, File
 from outcrop.errors import BudgetError, CorruptError
@@ -32,14 +32,7 @@ from outcrop.layout.pack.reader import (
 from outcrop.layout.pack.scatter import PackMemory, pack_batched
 from outcrop.layout.pack.segments.layout import Segments
 from outcrop.layout.pack.segments.plan import make_segmented
-from outcrop.layout.pack.segments.search import (
-    Order,
-    OrderName,
-    PackedLists,
-    measure,
-    search,
-    segment_pages,
-)
+from outcrop.layout.pack.segments.search import Order, OrderName, PackedLists, measure, search
 from outcrop.layout.pack.writer import predict, write_pack
 from outcrop.layout.trace import Trace
 from outcrop.options import parse_size

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from outcrop import _core
 from outcrop.disk import Disk
-from outcrop.layout.pack.tiers import hottest_nodes, split_batches
+from outcrop.layout.pack.tiers import hottest_of_each, split_batches
 from outcrop.layout.trace import Trace
 from tests.layout.pack.traces import write_trace
 
@@ -67,8 +67,9 @@ def test_a_trace_is_counted_and_split(tmp_path: Path) -> None:
     with Disk() as disk:
         write_trace(disk, tmp_path, batches, num_nodes=10)
         with Trace(disk, tmp_path) as trace:
-            cached = hottest_nodes(trace, 10, 2)
+            none, cached = hottest_of_each(trace, 10, [0, 2])
             assert cached.tolist() == [2, 9]
-            assert hottest_nodes(trace, 10, 0).tolist() == []
-            packed = [t.packed_nodes.tolist() for t in split_batches(trace, 10, cached)]
+            assert none.tolist() == []
+            assert hottest_of_each(trace, 10, [0])[0].tolist() == []
+            packed = [nodes.tolist() for nodes, _ in split_batches(trace, 10, cached)]
     assert packed == [[4], [], [], [7]]

@@ -20,7 +20,7 @@ from outcrop.errors import CorruptError
 from outcrop.layout.pack.device_slots import DeviceSlots
 from outcrop.layout.pack.reader import ROW, TABLES, Table, table_sizes
 from outcrop.layout.pack.segments.layout import Segments
-from outcrop.layout.pack.tiers import BatchTiers, hottest_of_each, split_batches
+from outcrop.layout.pack.tiers import hottest_of_each, split_batches
 from outcrop.layout.trace import TraceReader
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.seeds import Ids
@@ -83,14 +83,16 @@ class PackPlan:
     @property
     def chunk_bytes(self) -> int:
         """What the file of chunks takes when it is finished."""
-        own = int(self.sizes[: len(self.index) - self._buckets].sum())
-        return own if self.segments is None else own + self.segments.bytes
+        return self._own_bytes + (0 if self.segments is None else self.segments.bytes)
 
     @property
     def reserved_bytes(self) -> int:
         """What the file of chunks takes while it is made."""
-        own = int(self.sizes[: len(self.index) - self._buckets].sum())
-        return own if self.segments is None else own + self.segments.reserved_bytes
+        return self._own_bytes + (0 if self.segments is None else self.segments.reserved_bytes)
+
+    @property
+    def _own_bytes(self) -> int:
+        return int(self.sizes[: len(self.index) - self._buckets].sum())
 
     @property
     def table_bytes(self) -> int:
@@ -131,14 +133,12 @@ def make_plan(
     index = np.zeros(len(trace) + 1, ROW)
     tables, ids = Appender(disk, folder / TABLES), Appender(disk, folder / IDS)
     try:
-        for t, tiers in enumerate(split_batches(trace, num_nodes, cached, progress)):
-            counts = len(tiers.cached_rows), len(tiers.packed_rows), 0, len(tiers.copied_rows)
-            table = table_of(tiers)
+        for t, (nodes, table) in enumerate(split_batches(trace, num_nodes, cached, progress)):
             if renumbered is not None:
                 table = renumbered.table(table)
-            append_table(tables, index, t, counts, table)
+            append_table(tables, index, t, table)
             if packed:
-                ids.append(tiers.packed_nodes)
+                ids.append(nodes)
         index[-1]["packed"] = len(cached)
         ids.append(cached)
         ids.append(device)
@@ -154,27 +154,12 @@ def make_plan(
     return plan
 
 
-def append_table(
-    tables: Appender, index: NDArray[Any], t: int, counts: tuple[int, ...], table: Table
-) -> None:
-    """`counts`: rows that are cached, packed, shared and copied."""
+def append_table(tables: Appender, index: NDArray[Any], t: int, table: Table) -> None:
+    """The table of batch t -> the file of tables, and its row of the index."""
+    rows = (table.cached_rows, table.packed_rows, table.shared_rows, table.copied_rows)
     data = table.to_bytes()
-    index[t] = (tables.bytes, 0, *counts, xxh3_64_intdigest(data.data), 0, 0)
+    index[t] = (tables.bytes, 0, *map(len, rows), xxh3_64_intdigest(data.data), 0, 0)
     tables.append(data)
-
-
-def table_of(tiers: BatchTiers) -> Table:
-    """The table of a batch whose rows are all cached or packed."""
-    none = tiers.packed_rows[:0]
-    return Table(
-        tiers.cached_rows,
-        tiers.cached_slots,
-        tiers.packed_rows,
-        none,
-        none,
-        tiers.copied_rows,
-        tiers.copied_from,
-    )
 
 
 def save_plan(folder: Path, plan: PackPlan) -> None:

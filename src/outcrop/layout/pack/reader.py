@@ -8,9 +8,7 @@ size: one that goes on in the next page finds it, since both are read and follow
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +18,7 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from outcrop import _core
+from outcrop.closing import Closing
 from outcrop.disk import (
     PAGE_BYTES,
     READ_BLOCK_BYTES,
@@ -27,6 +26,7 @@ from outcrop.disk import (
     File,
     Pending,
     aligned_empty,
+    landed,
     read_blocks,
     round_up,
 )
@@ -35,7 +35,7 @@ from outcrop.layout.pack.segments.layout import Segments
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.seeds import Ids
 from outcrop.schema import AtLeast, Count
-from outcrop.store.arrays import PieceHasher
+from outcrop.store.arrays import piece_checksums
 from outcrop.store.format import ArrayEntry, unseal_as
 
 PACK_FORMAT, PACK_VERSION = "outcrop-pack", 2
@@ -221,27 +221,18 @@ class SharedRows:
         room = min(READ_BLOCK_BYTES, self.bytes)
         count = min(_BLOCKS, -(-self.bytes // max(1, room)))
         memory = [aligned_empty(head + room) for _ in range(count)]
-        flying: deque[tuple[Pending, NDArray[np.uint8], int, Ids, Ids]] = deque()
-        for number, (firsts, counts) in enumerate(self._runs.blocks(room // PAGE_BYTES)):
-            firsts = firsts + self._first_page
-            size = int(counts.sum()) * PAGE_BYTES
-            into = memory[number % count]
-            pending = self._file.start_read_extents(
-                firsts * PAGE_BYTES, counts * PAGE_BYTES, into[head : head + size]
-            )
-            flying.append((pending, into, size, firsts, counts))
-            if len(flying) == count:
-                yield _landed(flying)
-        while flying:
-            yield _landed(flying)
 
+        def starts() -> Iterator[tuple[Pending, tuple[NDArray[np.uint8], int, Ids, Ids]]]:
+            for number, (firsts, counts) in enumerate(self._runs.blocks(room // PAGE_BYTES)):
+                firsts = firsts + self._first_page
+                size = int(counts.sum()) * PAGE_BYTES
+                into = memory[number % count]
+                pending = self._file.start_read_extents(
+                    firsts * PAGE_BYTES, counts * PAGE_BYTES, into[head : head + size]
+                )
+                yield pending, (into, size, firsts, counts)
 
-def _landed(
-    flying: deque[tuple[Pending, NDArray[np.uint8], int, Ids, Ids]],
-) -> tuple[NDArray[np.uint8], int, Ids, Ids]:
-    pending, memory, size, firsts, counts = flying.popleft()
-    pending.wait()
-    return memory, size, firsts, counts
+        return landed(starts(), count)
 
 
 def shared_memory_bytes(rows: int, row_bytes: int) -> int:
@@ -274,7 +265,7 @@ class Predicted:
         return self.bytes / self.wanted_bytes if self.wanted_bytes else 1.0
 
 
-class Pack(AbstractContextManager["Pack"]):
+class Pack(Closing):
     """A finished pack. Thread-safe, apart from `close`."""
 
     def __init__(self, disk: Disk, folder: Path) -> None:
@@ -416,9 +407,6 @@ class Pack(AbstractContextManager["Pack"]):
         self._tables.close()
         self._chunks.close()
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def pack_sizes(folder: Path) -> dict[str, int]:
     """The files of a finished pack that its header speaks of, and their bytes."""
@@ -485,9 +473,7 @@ def _read_header(path: Path) -> _Header:
 def _load(disk: Disk, folder: Path, entry: ArrayEntry) -> NDArray[Any]:
     with disk.open(folder / entry.file) as file:
         data = file.read(0, min(file.size, entry.file_bytes))
-    hasher = PieceHasher()
-    hasher.update(data)
-    if hasher.checksums() != entry.checksums:
+    if piece_checksums([data]) != entry.checksums:
         raise CorruptError(f"{folder / entry.file}: differs from its checksum")
     return data[entry.data_offset :].view(entry.dtype)
 

@@ -11,6 +11,7 @@ of all pieces written. The pieces that were begun are not: their rows are read a
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from outcrop.disk import PAGE_BYTES, Disk, File, Pending, aligned_empty, read_blocks
+from outcrop.disk import PAGE_BYTES, Disk, File, Pending, aligned_empty, landed, read_blocks
 from outcrop.errors import CorruptError
 from outcrop.layout.pack.pieces import SPARE_SLOTS, PieceWriter
 from outcrop.layout.pack.plan import IDS, PackPlan
@@ -261,17 +262,13 @@ class _Packing:
 
     def _read(self, starts: Ids) -> Iterator[tuple[int, int, NDArray[np.uint8]]]:
         """Partitions: their first row, the one after their last, their bytes."""
-        ahead: tuple[Pending, NDArray[np.uint8]] | None = None
-        for p in range(len(starts) - 1):
-            pending, rows = ahead or self._start(starts, p)
-            if p + 2 < len(starts):
-                ahead = self._start(starts, p + 1)
-            pending.wait()
-            yield int(starts[p]), int(starts[p + 1]), rows
 
-    def _start(self, starts: Ids, p: int) -> tuple[Pending, NDArray[np.uint8]]:
-        begin, end = int(starts[p]), int(starts[p + 1])
-        return self._features.start_scan(begin, end, self._partitions[p % 2])
+        def reads() -> Iterator[tuple[Pending, tuple[int, int, NDArray[np.uint8]]]]:
+            for p, (begin, end) in enumerate(itertools.pairwise(starts.tolist())):
+                pending, rows = self._features.start_scan(begin, end, self._partitions[p % 2])
+                yield pending, (begin, end, rows)
+
+        return landed(reads(), len(self._partitions))
 
     def _restore(self, writer: PieceWriter, episode: _Episode, done: Ids) -> None:
         """Pieces that were begun before the interruption: their rows are read again."""
@@ -315,19 +312,17 @@ class _IdReader:
 
         The next block is read while one is used.
         """
-        ahead: tuple[Pending, tuple[Ids, Ids, Ids]] | None = None
+        return landed(self._start_runs(first, begins, ends), len(self._blocks))
+
+    def _start_runs(
+        self, first: int, begins: Ids, ends: Ids
+    ) -> Iterator[tuple[Pending, tuple[Ids, Ids, Ids]]]:
         for number, runs in enumerate(self._grouped(first, begins, ends)):
             chunks, starts, counts = (np.array(part, np.int64) for part in zip(*runs, strict=True))
             ids = self._blocks[number % 2][: int(counts.sum())]
             offsets = 8 * (self._firsts[chunks] + starts)
             pending = self._file.start_read_extents(offsets, 8 * counts, ids)
-            if ahead is not None:
-                ahead[0].wait()
-                yield ahead[1]
-            ahead = pending, (chunks, counts, ids)
-        if ahead is not None:
-            ahead[0].wait()
-            yield ahead[1]
+            yield pending, (chunks, counts, ids)
 
     def _grouped(self, first: int, begins: Ids, ends: Ids) -> Iterator[list[tuple[int, int, int]]]:
         """Runs (chunk, begin, count) that fill a block."""

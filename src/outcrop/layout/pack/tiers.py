@@ -8,47 +8,23 @@ than half of it), and what is in flight of the batch at hand; never all batches.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from outcrop import _core
-from outcrop.layout.pack.reader import Rows
+from outcrop.layout.pack.reader import Table
 from outcrop.layout.trace import AHEAD_BYTES, TraceReader
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.seeds import Ids
 
 
-@dataclass(frozen=True)
-class BatchTiers:
-    """Where the rows of a batch are found; every row is in one of the three lists of rows.
-
-    Views, valid until the next batch is split.
-    """
-
-    cached_rows: Rows
-    """Rows of the batch, ascending, and for each its slot in the cache."""
-    cached_slots: Rows
-    packed_nodes: Ids
-    """Ascending, each once, and for each its row of the batch."""
-    packed_rows: Rows
-    copied_rows: Rows
-    """A packed node that the batch has again, and the row that it is a copy of."""
-    copied_from: Rows
-
-
-def hottest_nodes(
-    trace: TraceReader, num_nodes: int, slots: int, progress: Progress = SILENT
-) -> Ids:
-    """The `slots` nodes that most batches want, ascending; of equals, the lower ids."""
-    (nodes,) = hottest_of_each(trace, num_nodes, [slots], progress)
-    return nodes
-
-
 def hottest_of_each(
     trace: TraceReader, num_nodes: int, slots: Sequence[int], progress: Progress = SILENT
 ) -> list[Ids]:
-    """The same for several numbers of slots: those of the larger have those of the smaller."""
+    """The nodes that most batches want, ascending; of equals, the lower ids.
+
+    As many as each of `slots` says: those of the larger have those of the smaller.
+    """
     if not any(slots):
         return [np.empty(0, np.int64) for _ in slots]
     counts = _core.AccessCounts(num_nodes, _distinct(trace, num_nodes))
@@ -61,20 +37,26 @@ def hottest_of_each(
 
 def split_batches(
     trace: TraceReader, num_nodes: int, cached: Ids, progress: Progress = SILENT
-) -> Iterator[BatchTiers]:
-    """Each batch of the trace, in order. `cached`: nodes, ascending; their places are slots."""
+) -> Iterator[tuple[Ids, Table]]:
+    """Each batch of the trace, in order: the nodes to pack, ascending, each once; and its table.
+
+    `cached`: nodes, ascending; their places are slots. Views, valid until the next batch is split.
+    """
     splitter = _core.TierSplitter(num_nodes, cached)
     progress.stage("split", len(trace), "batches")
     for nodes in trace.scan(what="nodes"):
         splitter.split(nodes)
-        yield BatchTiers(
+        packed = splitter.packed_rows
+        table = Table(
             splitter.cached_rows,
             splitter.cached_slots,
-            splitter.packed_nodes,
-            splitter.packed_rows,
-            splitter.copied_rows,
-            splitter.copied_from,
+            packed,
+            shared_rows=packed[:0],
+            shared_positions=packed[:0],
+            copied_rows=splitter.copied_rows,
+            copied_from=splitter.copied_from,
         )
+        yield splitter.packed_nodes, table
         progress.advance(1)
 
 

@@ -12,13 +12,7 @@ import numpy as np
 
 from outcrop import _core
 from outcrop.disk import Disk
-from outcrop.layout.pack.plan import (
-    IDS,
-    PLACES,
-    PackPlan,
-    append_table,
-    save_plan,
-)
+from outcrop.layout.pack.plan import IDS, PLACES, PackPlan, append_table, save_plan
 from outcrop.layout.pack.reader import TABLES, Table, count_pages, read_table
 from outcrop.layout.pack.segments.search import Order, PackedLists
 from outcrop.progress import SILENT, Progress
@@ -85,17 +79,13 @@ class _Writer:
         self._pages = 0
 
     def batch(self, t: int, nodes: Ids, table: Table, segment: _core.Segment) -> None:
-        shared = Table(
-            table.cached_rows,
-            table.cached_slots,
-            table.packed_rows[segment.own],
-            table.packed_rows[segment.shared],
-            segment.positions,
-            table.copied_rows,
-            table.copied_from,
+        shared = replace(
+            table,
+            packed_rows=table.packed_rows[segment.own],
+            shared_rows=table.packed_rows[segment.shared],
+            shared_positions=segment.positions,
         )
-        counts = len(shared.cached_rows), len(shared.packed_rows), len(shared.shared_rows)
-        append_table(self._tables, self._index, t, (*counts, len(shared.copied_rows)), shared)
+        append_table(self._tables, self._index, t, shared)
         self._append_ids(t, nodes[segment.own])
         self._pages += count_pages(segment.positions, self._chosen.row_bytes)
 

@@ -9,7 +9,6 @@ of rows, so only lengths that may fit are looked at.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.disk import PAGE_BYTES, Disk, Pending, aligned_empty
+from outcrop.closing import Closing
+from outcrop.disk import PAGE_BYTES, Disk, Pending, aligned_empty, landed
 from outcrop.errors import BudgetError
 from outcrop.layout.pack.plan import IDS, PackPlan
-from outcrop.layout.pack.reader import count_pages
 from outcrop.layout.pack.segments.layout import Segments
 from outcrop.options import format_size, size_of_at_least
 from outcrop.progress import SILENT, Progress
@@ -37,12 +36,6 @@ _MOST_IN_SET = 64
 _HASHES = 4
 
 OrderName = Literal["set", "minhash", "printed", "id"]
-_ORDERS = {
-    "set": _core.SegmentOrder.SET,
-    "minhash": _core.SegmentOrder.MINHASH,
-    "printed": _core.SegmentOrder.PRINTED,
-    "id": _core.SegmentOrder.ID,
-}
 
 
 @dataclass(frozen=True)
@@ -58,10 +51,11 @@ class Order:
         return cls("set" if batches <= _MOST_IN_SET else "minhash")
 
     def segment(self, num_nodes: int, expected: int) -> _core.Segment:
-        return _core.Segment(num_nodes, expected, _ORDERS[self.name], self.hashes)
+        order = _core.SegmentOrder[self.name.upper()]
+        return _core.Segment(num_nodes, expected, order, self.hashes)
 
 
-class PackedLists(AbstractContextManager["PackedLists"]):
+class PackedLists(Closing):
     """The nodes of each batch that a plan without segments packs, from its file."""
 
     def __init__(self, disk: Disk, folder: Path, plan: PackPlan, num_nodes: int) -> None:
@@ -78,16 +72,14 @@ class PackedLists(AbstractContextManager["PackedLists"]):
         """The nodes of each of batches [first, last), ascending; the next are read meanwhile."""
         most = int(self.rows[first:last].max(initial=0))
         memory = [aligned_empty(most, np.int64) for _ in range(2)]
-        ahead: tuple[Pending, Ids] | None = None
-        for t in range(first, last):
-            nodes = memory[t % 2][: self.rows[t]]
-            offset = 8 * int(self._first_ids[t])
-            pending = self._file.start_read_extents([offset], [nodes.nbytes], nodes)
-            if ahead is not None:
-                yield _wait(ahead)
-            ahead = pending, nodes
-        if ahead is not None:
-            yield _wait(ahead)
+
+        def starts() -> Iterator[tuple[Pending, Ids]]:
+            for t in range(first, last):
+                nodes = memory[t % 2][: self.rows[t]]
+                offset = 8 * int(self._first_ids[t])
+                yield self._file.start_read_extents([offset], [nodes.nbytes], nodes), nodes
+
+        return landed(starts(), len(memory))
 
     def segments(self, batches: int) -> list[tuple[int, int]]:
         """The first batch of each, and the one after its last."""
@@ -100,14 +92,6 @@ class PackedLists(AbstractContextManager["PackedLists"]):
 
     def close(self) -> None:
         self._file.close()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def _wait(ahead: tuple[Pending, Ids]) -> Ids:
-    ahead[0].wait()
-    return ahead[1]
 
 
 @dataclass(frozen=True)
@@ -232,18 +216,3 @@ def _lengths(lists: PackedLists, progress: Progress) -> list[tuple[int, int]]:
         tables = max(0, 4 * again - PAGE_BYTES * len(lists)) + plan.table_bytes
         found.append((batches, (every - again + cached) * (plan.row_bytes + 8) + tables))
     return found or [(1, plan.most_bytes)]
-
-
-def segment_pages(lists: PackedLists, batches: int, above: int, order: Order) -> Ids:
-    """How many pages each batch reads of its segment; nothing is written."""
-    segment = order.segment(lists.num_nodes, lists.most_distinct(batches))
-    pages = np.zeros(len(lists), np.int64)
-    for first, last in lists.segments(batches):
-        for t, nodes in enumerate(lists.scan(first, last)):
-            segment.add(t, nodes)
-        segment.share(above)
-        for t, nodes in enumerate(lists.scan(first, last), first):
-            segment.split(nodes)
-            pages[t] = count_pages(segment.positions, lists.plan.row_bytes)
-        segment.clear()
-    return pages
