@@ -62,6 +62,7 @@ Dtype = Annotated[
 MissingOption = Annotated[
     MissingLabel, typer.Option(help="What stands for 'no label' in float labels.")
 ]
+NodeFile = Annotated[Path | None, typer.Option(help="A .npy file of node ids.", show_default=False)]
 Source = Annotated[Path, typer.Argument(help="The file to import.", show_default=False)]
 
 
@@ -123,15 +124,9 @@ def import_edgelist(
     labels: Annotated[
         Path | None, typer.Option(help="A .npy file [N]; needs --num-nodes.", show_default=False)
     ] = None,
-    train: Annotated[
-        Path | None, typer.Option(help="A .npy file of node ids.", show_default=False)
-    ] = None,
-    val: Annotated[
-        Path | None, typer.Option(help="A .npy file of node ids.", show_default=False)
-    ] = None,
-    test: Annotated[
-        Path | None, typer.Option(help="A .npy file of node ids.", show_default=False)
-    ] = None,
+    train: NodeFile = None,
+    val: NodeFile = None,
+    test: NodeFile = None,
     random_features: Annotated[
         int, typer.Option(min=0, help="Make random features of this dimension.")
     ] = 0,

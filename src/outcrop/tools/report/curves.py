@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from outcrop.tools.report import formats, markup
@@ -78,12 +78,7 @@ def chart(
     `scale` multiplies what is drawn (bytes -> MB).
     """
     finite = [
-        Curve(
-            c.name,
-            c.colour,
-            [(x, y * scale) for x, y in c.points if math.isfinite(x + y)],
-            c.dashed,
-        )
+        replace(c, points=[(x, y * scale) for x, y in c.points if math.isfinite(x + y)])
         for c in curves
     ]
     drawn = [curve for curve in finite if curve.points]
@@ -162,18 +157,8 @@ def _key(names: list[str]) -> Html:
     return tag("ul", *items, class_="legend")
 
 
-def _named(comparison: Comparison, wanted: Callable[[Run], object]) -> list[tuple[str, Run]]:
-    """The first run of each line that has what is wanted."""
-    found = []
-    for line in comparison.lines:
-        run = next((run for run in line.runs if wanted(run)), None)
-        if run is not None:
-            found.append((line.name, run))
-    return found
-
-
 def history_figure(comparison: Comparison) -> Html | None:
-    named = _named(comparison, lambda run: run.history)
+    named = comparison.first_runs(lambda run: run.history)
     if not named:
         return None
     rows = [
@@ -234,7 +219,7 @@ _SERIES = {
 
 
 def series_figure(comparison: Comparison) -> Html | None:
-    named = _named(comparison, lambda run: run.series.get("seconds"))
+    named = comparison.first_runs(lambda run: run.series.get("seconds"))
     if not named:
         return None
     columns = list(dict.fromkeys(c for _, run in named for c in run.series if c != "seconds"))

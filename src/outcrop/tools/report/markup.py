@@ -65,6 +65,10 @@ def times(value: float | None) -> Html:
     return data(value, formats.times(value))
 
 
+def share(value: float | None) -> Html:
+    return data(value, formats.share(value))
+
+
 def table(
     caption: str, head: list[str], rows: Iterable[Sequence[object]], *, left: int = 1
 ) -> Html:

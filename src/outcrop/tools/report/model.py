@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from outcrop.errors import StoreError
@@ -105,19 +105,22 @@ class Run:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a benchmark."""
+    """One line of a benchmark: a strategy, peer or limit."""
 
     name: str
     kind: str
+    """strategy, peer or limit."""
     status: str
-    note: str
-    seconds: list[float]
-    measured_batches: int | None
-    scaled: bool
-    records: list[str]
-    bound_seconds: float | None
-    bound: str
-    cache_bytes: int | None
+    """measured, absent or failed."""
+    note: str = ""
+    seconds: list[float] = field(default_factory=list)
+    """One per repeat; for training, one per epoch."""
+    measured_batches: int | None = None
+    scaled: bool = False
+    records: list[str] = field(default_factory=list)
+    bound_seconds: float | None = None
+    bound: str = ""
+    cache_bytes: int | None = None
 
 
 @dataclass(frozen=True)
