@@ -296,7 +296,7 @@ class _Runs:
         )
 
 
-def _row(name: str, kind: str, status: str, **values: Any) -> dict[str, Any]:
+def _row(name: str, kind: Any, status: Any, **values: Any) -> dict[str, Any]:
     return asdict(Row(name, kind, status, **values))
 
 
