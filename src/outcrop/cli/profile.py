@@ -19,13 +19,7 @@ from outcrop.progress import Progress
 from outcrop.sample.sampler import Sampling
 from outcrop.store.locks import replace_synced
 from outcrop.store.store import GraphStore
-from outcrop.tools.profile import (
-    Profile,
-    ProfileOptions,
-    pictures,
-    profile_store,
-    profile_trace,
-)
+from outcrop.tools.profile import Profile, ProfileOptions, pictures, profile_store, profile_trace
 from outcrop.tools.profile.accesses import Bin
 from outcrop.tools.profile.reads import PAGE_BYTES, ReadPlan
 from outcrop.tools.report import formats

@@ -6,14 +6,7 @@ import math
 import statistics
 
 from outcrop.tools.report import formats, markup, terminal
-from outcrop.tools.report.markup import (
-    Html,
-    figure,
-    join,
-    percent,
-    table,
-    tag,
-)
+from outcrop.tools.report.markup import Html, figure, join, percent, table, tag
 from outcrop.tools.report.summary import STAGES, Comparison, Line, stage_order
 
 TIERS = 5

@@ -12,15 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from outcrop.tools.report import formats, markup
-from outcrop.tools.report.markup import (
-    Html,
-    figure,
-    join,
-    numbers,
-    percent,
-    table,
-    tag,
-)
+from outcrop.tools.report.markup import Html, figure, join, numbers, percent, table, tag
 from outcrop.tools.report.model import Run
 from outcrop.tools.report.summary import Comparison
 

@@ -10,15 +10,7 @@ from typing import Any
 
 from outcrop.errors import StoreError
 from outcrop.tools.report import formats
-from outcrop.tools.report.model import (
-    Bench,
-    Epoch,
-    Origin,
-    Row,
-    Run,
-    parse_bench,
-    parse_run,
-)
+from outcrop.tools.report.model import Bench, Epoch, Origin, Row, Run, parse_bench, parse_run
 
 STAGES = ("sample", "inspect", "switch", "gather", "cache update", "transfer", "compute")
 _WORTH_A_WORD = 0.05

@@ -6,14 +6,7 @@ from dataclasses import dataclass
 
 from outcrop.tools.report import formats, markup
 from outcrop.tools.report.bars import stage_class
-from outcrop.tools.report.markup import (
-    Html,
-    figure,
-    join,
-    percent,
-    table,
-    tag,
-)
+from outcrop.tools.report.markup import Html, figure, join, percent, table, tag
 from outcrop.tools.report.model import Run
 from outcrop.tools.report.summary import Comparison, stage_order
 
