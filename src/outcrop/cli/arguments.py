@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -41,6 +41,11 @@ Seed = Annotated[
     int,
     typer.Option("--seed", min=0, max=(1 << 63) - 1, help="The same seed makes the same store."),
 ]
+
+
+def optional(text: str) -> Any:
+    """An option that may be left out, and then is None."""
+    return typer.Option(help=text, show_default=False)
 
 
 def count_option(name: str, text: str) -> object:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from outcrop.cli.arguments import Json, Store, neighbor_counts
+from outcrop.cli.arguments import Json, Store, neighbor_counts, optional
 from outcrop.cli.output import Bars, print_facts, print_json, say, stdout
 from outcrop.errors import OptionError
 from outcrop.layout.trace import Trace
@@ -53,14 +53,9 @@ def profile(
     sampler: Annotated[
         str | None, _option("--sampler", "neighbor or shadow.", _DEFAULT.sampling.kind)
     ] = None,
-    trace: Annotated[
-        Path | None, typer.Option(help="Profile this trace instead.", show_default=False)
-    ] = None,
+    trace: Annotated[Path | None, optional("Profile this trace instead.")] = None,
     as_json: Json = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="A folder for profile.json and pictures.", show_default=False),
-    ] = None,
+    out: Annotated[Path | None, optional("A folder for profile.json and pictures.")] = None,
 ) -> None:
     """Show how batches access feature rows: skew, reuse, reads, and misses by cache and size.
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from outcrop.cli.arguments import Store, neighbor_counts
+from outcrop.cli.arguments import Store, neighbor_counts, optional
 from outcrop.cli.output import stderr
 from outcrop.cli.train_progress import Terminal
 from outcrop.errors import OptionError
@@ -101,15 +101,9 @@ def train(
         Path | None,
         typer.Option(help="A YAML file of these options; the command line wins.", exists=True),
     ] = None,
-    record: Annotated[
-        Path | None, typer.Option(help="Write what was counted as JSON.", show_default=False)
-    ] = None,
-    report: Annotated[
-        Path | None, typer.Option(help="Write an HTML page of the run.", show_default=False)
-    ] = None,
-    log: Annotated[
-        str | None, typer.Option(help="tensorboard: curves under runs/.", show_default=False)
-    ] = None,
+    record: Annotated[Path | None, optional("Write what was counted as JSON.")] = None,
+    report: Annotated[Path | None, optional("Write an HTML page of the run.")] = None,
+    log: Annotated[str | None, optional("tensorboard: curves under runs/.")] = None,
 ) -> None:
     """Train a model on the store's training nodes.
 

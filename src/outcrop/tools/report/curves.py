@@ -95,14 +95,15 @@ def _plot(
     curves: list[Curve], frame: _Frame, unit: str, x_unit: str, label: str | None = None
 ) -> Html:
     lines = join(_path(curve, frame.place, unit, x_unit) for curve in curves)
-    grid = join(
-        _level(frame.place((frame.low[0], tick))[1], formats.short(tick)) for tick in frame.ticks_y
-    )
+    grid = []
+    for tick in frame.ticks_y:
+        top = percent(frame.place((frame.low[0], tick))[1])
+        grid.append(tag("span", formats.short(tick), class_="level", style=f"top:{top}"))
     svg = tag("svg", lines, viewBox="0 0 100 100", preserveAspectRatio="none", aria_hidden="true")
     if label is None:
-        return tag("div", grid, svg, class_="plot")
+        return tag("div", *grid, svg, class_="plot")
     name = tag("span", label, class_=f"strip-name n-{curves[0].colour % COLOURS}")
-    return join([name, tag("div", grid, svg, class_="plot strip")])
+    return join([name, tag("div", *grid, svg, class_="plot strip")])
 
 
 _AXES = {"s": "seconds", "": "epoch"}
@@ -127,10 +128,6 @@ def _path(
         data_points=json.dumps(shown, separators=(",", ":")),
         data_unit=f"{unit}|{x}",
     )
-
-
-def _level(top: float, label: str) -> Html:
-    return tag("span", label, class_="level", style=f"top:{percent(top)}")
 
 
 def _ticks(low: float, high: float, wanted: int = 4) -> list[float]:

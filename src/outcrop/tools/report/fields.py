@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_h
 from outcrop.errors import StoreError
 
 Value = TypeVar("Value")
+Event = tuple[str, int, float, float]
 
 _TOO_LARGE = 1 << 63  # for a count; beyond some more digits not even a float can tell
 
@@ -84,9 +85,6 @@ class Fields:
         if len(set(lengths.values())) > 1:
             raise self._error(name, "columns of equal length", lengths)
         return found
-
-    def events(self, name: str) -> list[tuple[str, int, float, float]]:
-        return self._list(name, "[stage, batch, begin, end]", _event)
 
     def _list(
         self, name: str, expected: str, convert: Callable[[Any], Value | None]
@@ -169,7 +167,7 @@ def _object(value: Any) -> dict[str, Any] | None:
     return _plain(value) if isinstance(value, dict) else None
 
 
-def _event(value: Any) -> tuple[str, int, float, float] | None:
+def _event(value: Any) -> Event | None:
     if not isinstance(value, list | tuple) or len(value) != 4:
         return None
     stage, batch, begin, end = _text(value[0]), _count(value[1]), *map(_number, value[2:])
@@ -186,5 +184,6 @@ _KINDS: dict[Any, tuple[str, Callable[[Any], Any]]] = {
     str: ("a text", _text),
     bool: ("true or false", _flag),
     dict[str, Any]: ("an object", _object),
+    Event: ("[stage, batch, begin, end]", _event),
 }
 """What was expected, where it returns None; a dict's members are only shown."""

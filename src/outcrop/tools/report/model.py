@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from outcrop.errors import StoreError
 from outcrop.observe.record import RECORD_FORMAT, RECORD_VERSION
-from outcrop.tools.report.fields import Fields
+from outcrop.tools.report.fields import Event, Fields
 
 BENCH_FORMAT = "outcrop-bench"
 BENCH_VERSION = 1
@@ -97,7 +97,7 @@ class Run:
     """None: the record does not say."""
     plan: Plan
     epochs: list[Epoch]
-    events: list[tuple[str, int, float, float]]
+    events: list[Event]
     history: list[Score]
     series: dict[str, list[float]]
     digest: str | None
@@ -166,7 +166,7 @@ def parse_run(values: Mapping[str, Any], file: str) -> Run:
         else [part.read(LayoutUse) for part in fields.parts("layouts")],
         plan=_plan(loader.part("plan")),
         epochs=[_epoch(part) for part in loader.parts("epochs")],
-        events=loader.events("events"),
+        events=loader.get("events", list[Event]),
         history=[part.read(Score) for part in fields.parts("history")],
         series=fields.columns("series"),
         digest=fields.get("digest", str),
