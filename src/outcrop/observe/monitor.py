@@ -18,13 +18,10 @@ _SECTOR_BYTES = 512  # of /proc/diskstats, whatever the drive's own
 class _Watch:
     """Looks every now and then, on a thread of its own, while it is open."""
 
-    def __init__(self, name: str, every: float) -> None:
+    def __init__(self, name: str, every: float, run: Callable[[], None]) -> None:
         self._every = every
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    def _run(self) -> None:
-        raise NotImplementedError
+        self._thread = threading.Thread(target=run, name=name, daemon=True)
 
     def __enter__(self: Watch) -> Watch:
         self._thread.start()
@@ -43,7 +40,7 @@ class Peak(_Watch):
 
     def __init__(self, value: Callable[[], int], every: float = 0.1) -> None:
         """`value` is called on a thread of its own."""
-        super().__init__("outcrop-peak", every)
+        super().__init__("outcrop-peak", every, self._run)
         self._ask = value
         self.value = 0
 
@@ -67,7 +64,7 @@ class Monitor(_Watch):
 
     def __init__(self, path: Path, every: float = 1.0) -> None:
         """`path`: a file on the drive that is watched."""
-        super().__init__("outcrop-monitor", every)
+        super().__init__("outcrop-monitor", every, self._run)
         self._device = _block_device(path)
         self._gauges: list[tuple[str, Gauge]] = []
         self.series: dict[str, list[float]] = {}

@@ -24,15 +24,8 @@ def now() -> str:
 def machine_facts(path: Path) -> dict[str, Any]:
     """CPU, memory, GPU, system and drive; nothing is measured."""
     found = diagnose(path, measure=False)
-    return {
-        "cpu": found.cpu,
-        "cpus": found.cpus,
-        "memory_bytes": found.memory_bytes,
-        "gpus": found.gpus,
-        "system": found.system,
-        "file_system": found.file_system,
-        "block_bytes": found.block_bytes,
-    }
+    names = ("cpu", "cpus", "memory_bytes", "gpus", "system", "file_system", "block_bytes")
+    return {name: getattr(found, name) for name in names}
 
 
 def versions() -> dict[str, str]:

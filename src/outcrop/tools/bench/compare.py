@@ -274,15 +274,13 @@ class _Runs:
     def row(self, strategy: str) -> dict[str, Any]:
         options = self._options
         records = self.records.get(strategy, [])
-        batches = options.slow.get(strategy, (options.batches, 0))[0]
+        batches, warmup = options.slow.get(strategy, (options.batches, options.warmup))
         scale = options.batches / batches
         note = ""
         if strategy in _UNLIMITED:
             note = "outside of the limit: everything in memory"
         if scale != 1:
-            note = (
-                f"timed on {batches} batches after {options.slow[strategy][1]} of warm-up, scaled"
-            )
+            note = f"timed on {batches} batches after {warmup} of warm-up, scaled"
         return _row(
             strategy,
             "peer" if strategy in PEERS else "strategy",

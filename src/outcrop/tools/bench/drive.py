@@ -62,8 +62,5 @@ def forget(path: Path) -> None:
     """A folder's files leave the page cache, as far as nobody else has them mapped."""
     for file in path.rglob("*"):
         if file.is_file():
-            descriptor = os.open(file, os.O_RDONLY)
-            try:
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)
+            with file.open("rb") as opened:
+                os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -82,8 +82,7 @@ def open_peer(
         )
     if name == "graphbolt":
         return GraphBoltPeer(store, num_neighbors, batch_size, scratch)
-    mapped = name == "pyg-mmap"
-    return PygPeer(store, num_neighbors, batch_size, scratch, mapped=mapped)
+    return PygPeer(store, num_neighbors, batch_size, scratch, mapped=name == "pyg-mmap")
 
 
 class PygPeer:

@@ -77,20 +77,18 @@ def run_strategy(job: Job) -> RunRecord:
         )  # fmt: skip
         opened.callback(loader.close)
         step = _trainer(job, store)
-        timed, distinct = [], []
+        timed = []
         monitor = _monitor(store)
         monitor.add(loader.runner.queue_lengths, prefix="queue_")
         with monitor:
             for epoch in range(job.epochs):
                 batches = loader.epoch(epoch, job.warmup + job.batches)
-                seconds, rows = _time(batches, step, job.warmup, store.num_nodes)
-                timed.append(seconds)
-                distinct.append(rows)
+                timed.append(_time(batches, step, job.warmup, store.num_nodes))
         # Before the check, which is not measured.
         process, layouts = process_facts(disk.now()), store.derived.used()
         values = loader.record.as_dict()
-        for entry, seconds, rows in zip(values["epochs"], timed, distinct, strict=True):
-            entry["timed_seconds"], entry["distinct_rows"] = seconds, rows
+        for entry, found in zip(values["epochs"], timed, strict=True):
+            entry["timed_seconds"], entry["distinct_rows"] = found
         digest = None
         if job.check_batches:
             digest = digest_batches(_in_order(loader, job.check_batches))

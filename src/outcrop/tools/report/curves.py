@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -94,7 +93,7 @@ def chart(
 def _plot(
     curves: list[Curve], frame: _Frame, unit: str, x_unit: str, label: str | None = None
 ) -> Html:
-    lines = join(_path(curve, frame.place, unit, x_unit) for curve in curves)
+    lines = join(_path(curve, frame, unit, x_unit) for curve in curves)
     grid = []
     for tick in frame.ticks_y:
         top = percent(frame.place((frame.low[0], tick))[1])
@@ -109,10 +108,8 @@ def _plot(
 _AXES = {"s": "seconds", "": "epoch"}
 
 
-def _path(
-    curve: Curve, place: Callable[[tuple[float, float]], tuple[float, float]], unit: str, x: str
-) -> Html:
-    points = [place(point) for point in curve.points]
+def _path(curve: Curve, frame: _Frame, unit: str, x_unit: str) -> Html:
+    points = [frame.place(point) for point in curve.points]
     alone = len(points) == 1
     if alone:  # a line without length is not drawn, whatever its caps
         points = [points[0], (points[0][0] + 0.01, points[0][1])]
@@ -126,7 +123,7 @@ def _path(
         vector_effect="non-scaling-stroke",
         data_name=curve.name,
         data_points=json.dumps(shown, separators=(",", ":")),
-        data_unit=f"{unit}|{x}",
+        data_unit=f"{unit}|{x_unit}",
     )
 
 

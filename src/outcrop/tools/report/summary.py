@@ -212,9 +212,8 @@ class Comparison:
         return Payoff(other.name, batches, epochs, prepared if short else None)
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "lines": [line.as_dict(self.relative(line), self.payoff(line)) for line in self.lines]
-        }
+        lines = [line.as_dict(self.relative(line), self.payoff(line)) for line in self.lines]
+        return {"lines": lines}
 
 
 def compare(
