@@ -62,20 +62,8 @@ def _outcrop(
 
 
 app.add_typer(import_app)
-for command in (
-    synth,
-    info,
-    profile,
-    prepare,
-    train,
-    infer,
-    bench,
-    report,
-    verify,
-    gc,
-    doctor,
-    demo,
-):
+_COMMANDS = (synth, info, profile, prepare, train, infer, bench, report, verify, gc, doctor, demo)
+for command in _COMMANDS:
     app.command()(guarded(command))
 
 

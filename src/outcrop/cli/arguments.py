@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,18 +12,14 @@ from outcrop.errors import OptionError
 from outcrop.options import parse_count, parse_size
 
 
-def _size(text: str) -> int:
-    try:
-        return parse_size(text)
-    except OptionError as error:
-        raise typer.BadParameter(str(error)) from error
+def _parser(parse: Callable[[str], int]) -> Callable[[str], int]:
+    def parsed(text: str) -> int:
+        try:
+            return parse(text)
+        except OptionError as error:
+            raise typer.BadParameter(str(error)) from error
 
-
-def _count(text: str) -> int:
-    try:
-        return parse_count(text)
-    except OptionError as error:
-        raise typer.BadParameter(str(error)) from error
+    return parsed
 
 
 Store = Annotated[Path, typer.Argument(help="The store.", show_default=False)]
@@ -34,7 +31,7 @@ Memory = Annotated[
     typer.Option(
         "--memory",
         help="Memory to use, beside about 60 MB for Python and its libraries.",
-        parser=_size,
+        parser=_parser(parse_size),
         metavar="SIZE",
         show_default="2GB",
     ),
@@ -46,9 +43,15 @@ Seed = Annotated[
 ]
 
 
+def optional(text: str) -> Any:
+    """An option that may be left out, and then is None."""
+    return typer.Option(help=text, show_default=False)
+
+
 def count_option(name: str, text: str) -> object:
     """An option that takes a count such as 1M."""
-    return typer.Option(name, help=text, parser=_count, metavar="COUNT", show_default=False)
+    parser = _parser(parse_count)
+    return typer.Option(name, help=text, parser=parser, metavar="COUNT", show_default=False)
 
 
 def neighbor_counts(text: str) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from outcrop.cli.arguments import Store, neighbor_counts
+from outcrop.cli.arguments import Store, neighbor_counts, optional
 from outcrop.cli.output import say, stderr, stdout
 from outcrop.errors import OutcropError
 from outcrop.tools.bench.compare import BenchOptions, run_bench
@@ -52,10 +52,7 @@ def bench(
     report: Annotated[bool, typer.Option(help="Write report.html beside the records.")] = True,
     slow: Annotated[
         str | None,
-        typer.Option(
-            help="Strategies that are timed on 10 batches after 5 of warm-up, and scaled.",
-            show_default=False,
-        ),
+        optional("Strategies that are timed on 10 batches after 5 of warm-up, and scaled."),
     ] = None,
 ) -> None:
     """Measure strategies under one memory limit, each in its own process, cold.
@@ -68,14 +65,13 @@ def bench(
 
     Example: outcrop bench big.outcrop --model sage --cage 2.5GB --repeat 5 --out results
     """
-    hops = tuple(neighbor_counts(num_neighbors))
     options = BenchOptions(
         strategies=tuple(strategies.split(",")),
         memory=memory,
         cache=cache,
         cage=cage,
         model=model,
-        num_neighbors=hops,
+        num_neighbors=neighbor_counts(num_neighbors),
         batch_size=batch_size,
         batches=batches,
         warmup=warmup,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -30,15 +31,8 @@ def gc(
     garbage = list(find_garbage(store, everything=everything))
     removed = [item for item in garbage if dry_run or remove(item)]
     if as_json:
-        print_json(
-            {
-                "dry_run": dry_run,
-                "removed": [
-                    {"path": str(item.path), "why": item.why, "bytes": item.bytes}
-                    for item in removed
-                ],
-            }
-        )
+        shown = [{**asdict(item), "path": str(item.path)} for item in removed]
+        print_json({"dry_run": dry_run, "removed": shown})
         return
     for item in removed:
         say(f"{item.path}: {item.why} ({format_size(item.bytes)})")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from outcrop.cli.arguments import Destination, Memory, Seed, count_option
+from outcrop.cli.arguments import Destination, Memory, Seed, count_option, optional
 from outcrop.cli.output import Bars, guarded, say_made
 from outcrop.errors import OptionError
 from outcrop.ingest.build import import_graph
@@ -56,12 +56,12 @@ EdgeIds = Annotated[
     ),
 ]
 Dtype = Annotated[
-    FeatureDtype | None,
-    typer.Option(help="How to store feature rows; default: as in the source.", show_default=False),
+    FeatureDtype | None, optional("How to store feature rows; default: as in the source.")
 ]
 MissingOption = Annotated[
     MissingLabel, typer.Option(help="What stands for 'no label' in float labels.")
 ]
+NodeFile = Annotated[Path | None, optional("A .npy file of node ids.")]
 Source = Annotated[Path, typer.Argument(help="The file to import.", show_default=False)]
 
 
@@ -113,25 +113,15 @@ def import_edgelist(
         ),
     ] = None,
     skip_lines: Annotated[int, typer.Option(min=0, help="Lines to pass over at first.")] = 0,
-    features: Annotated[
-        Path | None, typer.Option(help="A .npy file [N, F]; needs --num-nodes.", show_default=False)
-    ] = None,
+    features: Annotated[Path | None, optional("A .npy file [N, F]; needs --num-nodes.")] = None,
     adopt_features: Annotated[
         bool,
         typer.Option("--adopt-features", help="Use the --features file where it is; no copy."),
     ] = False,
-    labels: Annotated[
-        Path | None, typer.Option(help="A .npy file [N]; needs --num-nodes.", show_default=False)
-    ] = None,
-    train: Annotated[
-        Path | None, typer.Option(help="A .npy file of node ids.", show_default=False)
-    ] = None,
-    val: Annotated[
-        Path | None, typer.Option(help="A .npy file of node ids.", show_default=False)
-    ] = None,
-    test: Annotated[
-        Path | None, typer.Option(help="A .npy file of node ids.", show_default=False)
-    ] = None,
+    labels: Annotated[Path | None, optional("A .npy file [N]; needs --num-nodes.")] = None,
+    train: NodeFile = None,
+    val: NodeFile = None,
+    test: NodeFile = None,
     random_features: Annotated[
         int, typer.Option(min=0, help="Make random features of this dimension.")
     ] = 0,

@@ -7,19 +7,11 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichBars
 from rich.table import Table
 from rich.text import Text
@@ -154,12 +146,7 @@ class Bars(Progress):
         self._bars.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is None:
             self._finish()
         self._bars.stop()

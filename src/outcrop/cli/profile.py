@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from outcrop.cli.arguments import Json, Store, neighbor_counts
+from outcrop.cli.arguments import Json, Store, neighbor_counts, optional
 from outcrop.cli.output import Bars, print_facts, print_json, say, stdout
 from outcrop.errors import OptionError
 from outcrop.layout.trace import Trace
@@ -19,15 +19,10 @@ from outcrop.progress import Progress
 from outcrop.sample.sampler import Sampling
 from outcrop.store.locks import replace_synced
 from outcrop.store.store import GraphStore
-from outcrop.tools.profile import (
-    Profile,
-    ProfileOptions,
-    pictures,
-    profile_store,
-    profile_trace,
-)
+from outcrop.tools.profile import Profile, ProfileOptions, pictures, profile_store, profile_trace
 from outcrop.tools.profile.accesses import Bin
 from outcrop.tools.profile.reads import PAGE_BYTES, ReadPlan
+from outcrop.tools.report import formats
 
 _DEFAULT = ProfileOptions()
 _BAR_WIDTH = 30
@@ -58,14 +53,9 @@ def profile(
     sampler: Annotated[
         str | None, _option("--sampler", "neighbor or shadow.", _DEFAULT.sampling.kind)
     ] = None,
-    trace: Annotated[
-        Path | None, typer.Option(help="Profile this trace instead.", show_default=False)
-    ] = None,
+    trace: Annotated[Path | None, optional("Profile this trace instead.")] = None,
     as_json: Json = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="A folder for profile.json and pictures.", show_default=False),
-    ] = None,
+    out: Annotated[Path | None, optional("A folder for profile.json and pictures.")] = None,
 ) -> None:
     """Show how batches access feature rows: skew, reuse, reads, and misses by cache and size.
 
@@ -132,10 +122,10 @@ def _show(found: Profile) -> None:
     print_facts(_facts(found))
     _print("Accesses to the rows with the most of them",
            ["rows", *(f"top {share.percent} %" for share in found.top)],
-           [["accesses", *(_percent(share.share) for share in found.top)]])  # fmt: skip
+           [["accesses", *(formats.share(share.share) for share in found.top)]])  # fmt: skip
     _print("Misses by cache size, as a share of accesses",
            ["of all rows", *(f"{size.percent} %" for size in found.cache_sizes)],
-           [[_words(policy.name), *map(_percent, policy.miss_ratio)]
+           [[_words(policy.name), *map(formats.share, policy.miss_ratio)]
             for policy in found.policies])  # fmt: skip
     say("static caches and belady filled are filled before the first batch, the others empty",
         style="dim")  # fmt: skip
@@ -150,7 +140,7 @@ def _show(found: Profile) -> None:
 def _facts(found: Profile) -> dict[str, str]:
     ratio, row_bytes = found.redundancy_ratio, found.store["row_bytes"]
     sampled = {name: value for name, value in found.trace.items() if name != "store"}
-    first = _percent(found.distinct_rows / found.accesses)
+    first = formats.share(found.distinct_rows / found.accesses)
     return {
         "rows": f"{found.store['nodes']:,}" + (f" of {row_bytes:,} B" if row_bytes else ""),
         "sampled": ", ".join(f"{_words(name)} {_value(v)}" for name, v in sampled.items()),
@@ -184,14 +174,14 @@ def _requests_by_pages(plans: list[ReadPlan]) -> Iterable[list[str]]:
         counts = [counted.get(shown, 0) for counted in by_range]
         if any(counts):
             shares = (n / plan.requests for n, plan in zip(counts, plans, strict=True))
-            yield [shown, *map(_percent, shares)]
+            yield [shown, *map(formats.share, shares)]
 
 
 def _bars(bins: list[Bin], total: int) -> Iterable[list[str]]:
     most = max((b.count for b in bins), default=1)
     for b in bins:
         bar = "█" * round(_BAR_WIDTH * b.count / max(most, 1))
-        yield [_range(b), f"{b.count:,}", _percent(b.count / max(total, 1)), bar]
+        yield [_range(b), f"{b.count:,}", formats.share(b.count / max(total, 1)), bar]
 
 
 def _range(b: Bin) -> str:
@@ -207,10 +197,6 @@ def _print(title: str, header: list[str], rows: Iterable[list[str]]) -> None:
         table.add_row(*row)
     stdout.print()
     stdout.print(table)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
 
 
 def _words(name: str) -> str:

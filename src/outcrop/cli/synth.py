@@ -22,6 +22,9 @@ class Kind(str, Enum):
     rmat = "rmat"
 
 
+Abc = Annotated[tuple[float, float, float], typer.Option("--abc", help="rmat: a, b and c.")]
+
+
 def synth(
     destination: Destination,
     nodes: Annotated[int | None, count_option("--nodes", "How many nodes, e.g. 1M.")] = None,
@@ -41,11 +44,7 @@ def synth(
     communities: Annotated[
         int | None, typer.Option(help="community: how many.", show_default="one per 1000 nodes")
     ] = None,
-    abc: Annotated[tuple[float, float, float], typer.Option("--abc", help="rmat: a, b and c.")] = (
-        0.45,
-        0.22,
-        0.22,
-    ),
+    abc: Abc = (0.45, 0.22, 0.22),
     memory: Memory = 2_000_000_000,
     expand_store: Annotated[
         Path | None,

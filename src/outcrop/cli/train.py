@@ -5,31 +5,20 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from outcrop.cli.arguments import Store, neighbor_counts
+from outcrop.cli.arguments import Store, neighbor_counts, optional
 from outcrop.cli.output import stderr
 from outcrop.cli.train_progress import Terminal
 from outcrop.errors import OptionError
 from outcrop.observe.monitor import Peak
-from outcrop.observe.record import RunRecord
 from outcrop.store.store import GraphStore
 from outcrop.strategies import STRATEGIES
-from outcrop.tools.environment import (
-    command_line,
-    machine_facts,
-    now,
-    process_facts,
-    store_facts,
-    versions,
-)
+from outcrop.tools.environment import command_line, process_facts, run_record
 from outcrop.tools.report import write_report
 from outcrop.train.options import LAST, TrainOptions, read_config
-
-if TYPE_CHECKING:
-    from outcrop.train.loop import FitResult
 
 _DEFAULT = TrainOptions()
 
@@ -112,15 +101,9 @@ def train(
         Path | None,
         typer.Option(help="A YAML file of these options; the command line wins.", exists=True),
     ] = None,
-    record: Annotated[
-        Path | None, typer.Option(help="Write what was counted as JSON.", show_default=False)
-    ] = None,
-    report: Annotated[
-        Path | None, typer.Option(help="Write an HTML page of the run.", show_default=False)
-    ] = None,
-    log: Annotated[
-        str | None, typer.Option(help="tensorboard: curves under runs/.", show_default=False)
-    ] = None,
+    record: Annotated[Path | None, optional("Write what was counted as JSON.")] = None,
+    report: Annotated[Path | None, optional("Write an HTML page of the run.")] = None,
+    log: Annotated[str | None, optional("tensorboard: curves under runs/.")] = None,
 ) -> None:
     """Train a model on the store's training nodes.
 
@@ -153,7 +136,18 @@ def train(
         except KeyboardInterrupt:
             raise typer.Exit(_interrupted(options)) from None
         if record is not None or report is not None:
-            found = _record(opened, options, result, written.now())
+            found = run_record(
+                "train",
+                opened,
+                name=options.strategy,
+                command=command_line(),
+                configuration=options.as_dict(),
+                process=process_facts(written.now()),
+                loader=result.record.as_dict(),
+                layouts=opened.derived.used(),
+                history=[vars(epoch) for epoch in result.history],
+                series=result.series,
+            )
             if record is not None:
                 found.write(record)
             if report is not None:
@@ -181,23 +175,3 @@ def _merge(config: Path | None, given: dict[str, Any]) -> TrainOptions:
     if isinstance(values.get("num_neighbors"), str):
         values["num_neighbors"] = neighbor_counts(values["num_neighbors"])
     return TrainOptions.from_dict(values, str(config) if config else "options")
-
-
-def _record(
-    store: GraphStore, options: TrainOptions, result: FitResult, disk_used_bytes: int
-) -> RunRecord:
-    return RunRecord(
-        kind="train",
-        name=options.strategy,
-        command=command_line(),
-        created=now(),
-        store=store_facts(store),
-        configuration=options.as_dict(),
-        machine=machine_facts(store.path),
-        versions=versions(),
-        process=process_facts(disk_used_bytes),
-        loader=result.record.as_dict(),
-        layouts=store.derived.used(),
-        history=[vars(epoch) for epoch in result.history],
-        series=result.series,
-    )

@@ -87,17 +87,18 @@ class Meter:
 
     def take_stages(self, pipeline: Pipeline) -> None:
         """The same for a pipeline that the loop does not wait for."""
-        with self._lock:
-            for name, times in pipeline.timings.items():
-                self._stages.setdefault(name, StageTimes()).add(times)
-            self._events += pipeline.events
+        self._add(pipeline.timings, pipeline.events)
 
     def absorb(self, other: Meter) -> None:
         """Adds what was done for this run ahead of it."""
-        with self._lock, other._lock:
-            for name, times in other._stages.items():
+        with other._lock:
+            self._add(other._stages, other._events)
+
+    def _add(self, stages: dict[str, StageTimes], events: list[Event]) -> None:
+        with self._lock:
+            for name, times in stages.items():
                 self._stages.setdefault(name, StageTimes()).add(times)
-            self._events += other._events
+            self._events += events
 
     # What is known
 

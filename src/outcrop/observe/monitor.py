@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
+from typing import TypeVar
 
 Gauge = Callable[[], Mapping[str, float]]
 """Values of this moment, by name; called on the monitor's thread."""
@@ -15,15 +15,33 @@ Gauge = Callable[[], Mapping[str, float]]
 _SECTOR_BYTES = 512  # of /proc/diskstats, whatever the drive's own
 
 
-class Peak:
+class _Watch:
+    """Looks every now and then, on a thread of its own, while it is open."""
+
+    def __init__(self, name: str, every: float, run: Callable[[], None]) -> None:
+        self._every = every
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=run, name=name, daemon=True)
+
+    def __enter__(self: Watch) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+Watch = TypeVar("Watch", bound=_Watch)
+
+
+class Peak(_Watch):
     """The most that a value was while this is open: asked for now and then, and at the end."""
 
     def __init__(self, value: Callable[[], int], every: float = 0.1) -> None:
         """`value` is called on a thread of its own."""
+        super().__init__("outcrop-peak", every, self._run)
         self._ask = value
-        self._every = every
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="outcrop-peak", daemon=True)
         self.value = 0
 
     def now(self) -> int:
@@ -35,32 +53,20 @@ class Peak:
         while not self._stop.wait(self._every):
             self.now()
 
-    def __enter__(self) -> Peak:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
         self.now()
 
 
-class Monitor:
+class Monitor(_Watch):
     """Samples while it is open. Columns: seconds, cpu_share, iowait_share, drive_bytes_per_second,
     drive_reads_per_second, faults_per_second, refaults_per_second, and whatever gauges tell."""
 
     def __init__(self, path: Path, every: float = 1.0) -> None:
         """`path`: a file on the drive that is watched."""
+        super().__init__("outcrop-monitor", every, self._run)
         self._device = _block_device(path)
         self._gauges: list[tuple[str, Gauge]] = []
-        self._every = every
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="outcrop-monitor", daemon=True)
         self.series: dict[str, list[float]] = {}
 
     def add(self, gauge: Gauge, prefix: str = "") -> None:
@@ -69,19 +75,6 @@ class Monitor:
         What a gauge does not tell, before its first value or later, is 0.
         """
         self._gauges.append((prefix, gauge))
-
-    def __enter__(self) -> Monitor:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def _run(self) -> None:
         start = last = time.perf_counter()

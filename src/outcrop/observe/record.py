@@ -192,12 +192,17 @@ def compact_json(values: Mapping[str, Any]) -> bytes:
     return ("{" + ",\n".join(members) + "}\n").encode()
 
 
+def read_json(path: Path) -> Any:
+    """A file that may be a record -> its values; StoreError where it is no JSON."""
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{path}: not a record: {error}") from error
+
+
 def read_record(path: Path) -> dict[str, Any]:
     """A record file -> its values; StoreError where it is none of a known version."""
-    try:
-        values = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise StoreError(f"{path}: not a record: {error}") from error
+    values = read_json(path)
     if not isinstance(values, Mapping) or values.get("format") != RECORD_FORMAT:
         raise StoreError(f"{path}: not a record of Outcrop")
     if values.get("version") != RECORD_VERSION:

@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -29,6 +30,7 @@ _PROBE_BYTES = 256 << 20
 _LEAST_MEASURED_BYTES = 16 << 20
 _RANDOM_READS = 16384
 _REPEATS = 3
+_PACKAGES = ("numpy", "torch", "torch-geometric")
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def diagnose(path: str | os.PathLike[str] = ".", *, measure: bool = True) -> Dia
 
 def _look_at_machine(found: Diagnosis) -> None:
     found.python = platform.python_version()
-    found.versions = {name: _version(name) for name in ("numpy", "torch", "torch-geometric")}
+    found.versions = package_versions()
     found.system = f"{platform.system()} {platform.release()}"
     found.cpu = _cpu_name()
     found.cpus = cpu_count()
@@ -94,11 +96,13 @@ def _look_at_machine(found: Diagnosis) -> None:
     found.io_uring_refusal = _core.uring_refusal() or None
 
 
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+def package_versions() -> dict[str, str | None]:
+    """By the packages' names; None: not installed."""
+    found: dict[str, str | None] = dict.fromkeys(_PACKAGES)
+    for name in _PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def _cpu_name() -> str:
@@ -189,50 +193,40 @@ def _look_at_file(found: Diagnosis, path: Path, measure: bool) -> None:
 
 
 def _advise(found: Diagnosis) -> None:
-    say = found.advice.append
+    def say(problem: str, remedy: str) -> None:
+        found.advice.append(Advice(problem, remedy))
+
     if not found.io_uring_compiled:
         say(
-            Advice(
-                "This build has no io_uring; reads go through a pool of threads.",
-                "Install liburing-dev (Debian, Ubuntu) or liburing-devel, then reinstall outcrop.",
-            )
+            "This build has no io_uring; reads go through a pool of threads.",
+            "Install liburing-dev (Debian, Ubuntu) or liburing-devel, then reinstall outcrop.",
         )
     elif found.io_uring_refusal is not None:
         say(
-            Advice(
-                f"io_uring is compiled in, but {found.io_uring_refusal}; "
-                "reads go through a pool of threads, which costs more CPU.",
-                "In a container, allow io_uring_setup, io_uring_enter and io_uring_register in its "
-                "seccomp profile; else see the sysctl kernel.io_uring_disabled and ulimit -l.",
-            )
+            f"io_uring is compiled in, but {found.io_uring_refusal}; "
+            "reads go through a pool of threads, which costs more CPU.",
+            "In a container, allow io_uring_setup, io_uring_enter and io_uring_register in its "
+            "seccomp profile; else see the sysctl kernel.io_uring_disabled and ulimit -l.",
         )
     if not found.direct:
         say(
-            Advice(
-                f"{found.file_system} at {found.path} does not take O_DIRECT; reads go through "
-                "the page cache, which then competes with Outcrop's own caches.",
-                "Put the store on a local ext4 or xfs drive.",
-            )
+            f"{found.file_system} at {found.path} does not take O_DIRECT; reads go through "
+            "the page cache, which then competes with Outcrop's own caches.",
+            "Put the store on a local ext4 or xfs drive.",
         )
     if found.random_reads_per_second is not None and found.random_reads_per_second < 20_000:
         say(
-            Advice(
-                f"Only {found.random_reads_per_second:,.0f} random reads per second.",
-                "Use a local NVMe drive; prefer strategies that read in sequence.",
-            )
+            f"Only {found.random_reads_per_second:,.0f} random reads per second.",
+            "Use a local NVMe drive; prefer strategies that read in sequence.",
         )
     limit = found.memory_limit_bytes
     if limit is not None and limit < 2_000_000_000:
         say(
-            Advice(
-                f"This process may use {format_size(limit)} of memory.",
-                "Give every command a --memory below that.",
-            )
+            f"This process may use {format_size(limit)} of memory.",
+            "Give every command a --memory below that.",
         )
     if found.free_bytes < 10_000_000_000:
         say(
-            Advice(
-                f"Only {format_size(found.free_bytes)} are free at {found.path}.",
-                "Imports need about twice the size of the finished store while they run.",
-            )
+            f"Only {format_size(found.free_bytes)} are free at {found.path}.",
+            "Imports need about twice the size of the finished store while they run.",
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import importlib.metadata
 import platform
 import subprocess
 import sys
@@ -11,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from outcrop._version import __version__
-from outcrop.observe.record import drive_read_bytes, peak_rss_bytes
+from outcrop.observe.record import RunRecord, drive_read_bytes, peak_rss_bytes
 from outcrop.store.store import GraphStore
 from outcrop.tools.cage import group_limit_bytes, group_peak_bytes
-from outcrop.tools.doctor import diagnose
-
-_PACKAGES = ("numpy", "torch", "torch-geometric")
+from outcrop.tools.doctor import diagnose, package_versions
 
 
 def now() -> str:
@@ -27,26 +24,14 @@ def now() -> str:
 def machine_facts(path: Path) -> dict[str, Any]:
     """CPU, memory, GPU, system and drive; nothing is measured."""
     found = diagnose(path, measure=False)
-    return {
-        "cpu": found.cpu,
-        "cpus": found.cpus,
-        "memory_bytes": found.memory_bytes,
-        "gpus": found.gpus,
-        "system": found.system,
-        "file_system": found.file_system,
-        "block_bytes": found.block_bytes,
-    }
+    names = ("cpu", "cpus", "memory_bytes", "gpus", "system", "file_system", "block_bytes")
+    return {name: getattr(found, name) for name in names}
 
 
 def versions() -> dict[str, str]:
-    found = {"outcrop": __version__, "python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    commit = _commit()
-    return {**found, "commit": commit} if commit else found
+    found = {"outcrop": __version__, "python": platform.python_version(), **package_versions()}
+    found["commit"] = _commit()
+    return {name: version for name, version in found.items() if version}
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -102,6 +87,18 @@ def process_facts(disk_used_bytes: int) -> dict[str, int | None]:
         "read_bytes": drive_read_bytes(),
         "disk_used_bytes": disk_used_bytes,
     }
+
+
+def run_record(kind: str, store: GraphStore, **told: Any) -> RunRecord:
+    """The record of a run that ends now, here; `told`: what is not of the environment."""
+    return RunRecord(
+        kind=kind,
+        created=now(),
+        store=store_facts(store),
+        machine=machine_facts(store.path),
+        versions=versions(),
+        **told,
+    )
 
 
 def command_line() -> list[str]:

@@ -26,16 +26,9 @@ from outcrop.tools.bench.peers import PEERS, peer_missing
 from outcrop.tools.bench.variants import variant_named
 from outcrop.tools.bench.worker import Job
 from outcrop.tools.cage import run_caged
-from outcrop.tools.environment import (
-    command_line,
-    machine_facts,
-    now,
-    store_facts,
-    versions,
-)
+from outcrop.tools.environment import command_line, machine_facts, now, store_facts, versions
+from outcrop.tools.report.model import BENCH_FORMAT, BENCH_VERSION, Row
 
-BENCH_FORMAT = "outcrop-bench"
-BENCH_VERSION = 1
 SUMMARY = "bench.json"
 # What every strategy gets beside its cache: a batch with the loop, and one on the way to it.
 _BATCHES_IN_FLIGHT = 2
@@ -188,7 +181,7 @@ def run_bench(path: Path, options: BenchOptions, out: Path, say: Say) -> dict[st
         "command": command_line(),
         "created": now(),
         "store": facts,
-        "machine": {**machine, "drive": drive.as_dict()},
+        "machine": {**machine, "drive": asdict(drive)},
         "versions": versions(),
         "configuration": {
             **asdict(options),
@@ -198,7 +191,7 @@ def run_bench(path: Path, options: BenchOptions, out: Path, say: Say) -> dict[st
             "cage": runs.enforced,
             "epoch_batches": epoch_batches,
         },
-        "drive": drive.as_dict(),
+        "drive": asdict(drive),
         "rows": rows,
         "check": check_digests(records, options.check_batches),
     }
@@ -281,15 +274,13 @@ class _Runs:
     def row(self, strategy: str) -> dict[str, Any]:
         options = self._options
         records = self.records.get(strategy, [])
-        batches = options.slow.get(strategy, (options.batches, 0))[0]
+        batches, warmup = options.slow.get(strategy, (options.batches, options.warmup))
         scale = options.batches / batches
         note = ""
         if strategy in _UNLIMITED:
             note = "outside of the limit: everything in memory"
         if scale != 1:
-            note = (
-                f"timed on {batches} batches after {options.slow[strategy][1]} of warm-up, scaled"
-            )
+            note = f"timed on {batches} batches after {warmup} of warm-up, scaled"
         return _row(
             strategy,
             "peer" if strategy in PEERS else "strategy",
@@ -303,21 +294,8 @@ class _Runs:
         )
 
 
-def _row(name: str, kind: str, status: str, **values: Any) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "name": name,
-        "kind": kind,
-        "status": status,
-        "note": "",
-        "seconds": [],
-        "measured_batches": None,
-        "scaled": False,
-        "records": [],
-        "bound_seconds": None,
-        "bound": "",
-        "cache_bytes": None,
-    }
-    return {**row, **values}
+def _row(name: str, kind: Any, status: Any, **values: Any) -> dict[str, Any]:
+    return asdict(Row(name, kind, status, **values))
 
 
 def epoch_seconds(record: dict[str, Any]) -> float:
@@ -352,12 +330,11 @@ def limits(
         return []
     epoch = known[0]["loader"]["epochs"][0]
     per_batch = epoch["rows"] / max(epoch["batches"], 1) * store["row_bytes"]
+    distinct_rows = epoch["distinct_rows"] or 0
     rate = drive.sequential_bytes_per_second
     found = {
         "wanted bytes in sequence": per_batch * options.batches / rate,
-        "distinct rows once, in sequence": (epoch["distinct_rows"] or 0)
-        * store["row_bytes"]
-        / rate,
+        "distinct rows once, in sequence": distinct_rows * store["row_bytes"] / rate,
         "scan of all features per batch": store["feature_bytes"] * options.batches / rate,
     }
     rows = [
@@ -384,19 +361,15 @@ def _add_bounds(
 ) -> None:
     """Each strategy's own physical limit, if it reads: not for the reference in memory."""
     for row in rows:
-        if row["name"] in _UNLIMITED:
-            continue
         found = records.get(row["name"], [])
-        if (
-            not found or row["kind"] != "strategy"
-        ):  # of a peer's reads and sampling nothing is known
+        # Of a peer's reads and sampling nothing is known.
+        if not found or row["kind"] != "strategy" or row["name"] in _UNLIMITED:
             continue
         bounds = []
         for loader in (record["loader"] for record in found):
             # Events are those of the first epoch; the others are alike.
-            alone = sampling_alone_seconds(loader["events"]) / max(
-                loader["epochs"][0]["batches"], 1
-            )
+            first_batches = max(loader["epochs"][0]["batches"], 1)
+            alone = sampling_alone_seconds(loader["events"]) / first_batches
             for epoch in loader["epochs"]:
                 bound = epoch_bound_seconds(epoch, alone * epoch["batches"], drive)
                 bounds.append(bound * options.batches / max(epoch["batches"], 1))

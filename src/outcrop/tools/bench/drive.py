@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import subprocess
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,6 @@ class DriveRates:
     """4 KiB, depth 128."""
     sequential_bytes_per_second: float
     """1 MiB, depth 8."""
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def measure_drive(path: Path, seconds: float = 3.0) -> DriveRates:
@@ -65,8 +62,5 @@ def forget(path: Path) -> None:
     """A folder's files leave the page cache, as far as nobody else has them mapped."""
     for file in path.rglob("*"):
         if file.is_file():
-            descriptor = os.open(file, os.O_RDONLY)
-            try:
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)
+            with file.open("rb") as opened:
+                os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -10,6 +10,7 @@ import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -62,11 +63,7 @@ class PeerBatch:
     """What a model is trained on."""
 
     def count(self, entry: EpochRecord) -> None:
-        entry.batches += 1
-        entry.seeds += self.seeds
-        entry.sampled_edges += self.sampled_edges
-        entry.rows += len(self.n_id)
-        entry.row_bytes += self.row_bytes
+        entry.count(self.seeds, self.sampled_edges, len(self.n_id), self.row_bytes)
 
 
 class Peer(Protocol):
@@ -85,8 +82,7 @@ def open_peer(
         )
     if name == "graphbolt":
         return GraphBoltPeer(store, num_neighbors, batch_size, scratch)
-    mapped = name == "pyg-mmap"
-    return PygPeer(store, num_neighbors, batch_size, scratch, mapped=mapped)
+    return PygPeer(store, num_neighbors, batch_size, scratch, mapped=name == "pyg-mmap")
 
 
 class PygPeer:
@@ -127,10 +123,8 @@ class PygPeer:
         )
 
     def epoch(self, batches: int) -> Iterator[PeerBatch]:
-        for number, data in enumerate(self._loader, 1):
+        for data in islice(self._loader, batches):
             yield pyg_batch(data)
-            if number == batches:
-                return
 
 
 def pyg_batch(data: Any) -> PeerBatch:
@@ -174,10 +168,8 @@ class GraphBoltPeer:
         self._loader = gb.DataLoader(pipe)
 
     def epoch(self, batches: int) -> Iterator[PeerBatch]:
-        for number, batch in enumerate(self._loader, 1):
+        for batch in islice(self._loader, batches):
             yield graphbolt_batch(batch)
-            if number == batches:
-                return
 
 
 def graphbolt_fanouts(num_neighbors: list[int]) -> list[int]:

@@ -24,13 +24,7 @@ from outcrop.store.store import GraphStore
 from outcrop.tools.bench.digest import digest_batches
 from outcrop.tools.bench.peers import PEERS, PeerBatch, open_peer
 from outcrop.tools.bench.variants import variant_named
-from outcrop.tools.environment import (
-    machine_facts,
-    now,
-    process_facts,
-    store_facts,
-    versions,
-)
+from outcrop.tools.environment import process_facts, run_record
 
 
 @dataclass(frozen=True)
@@ -79,29 +73,29 @@ def run_strategy(job: Job) -> RunRecord:
         loader = NeighborLoader(
             store, job.num_neighbors, "train", batch_size=job.batch_size, shuffle=True,
             seed=job.seed, strategy=variant_named(job.strategy),
-            memory=job.memory_bytes, epochs=job.epochs,
-            edge_ids=False,
+            memory=job.memory_bytes, epochs=job.epochs, edge_ids=False,
         )  # fmt: skip
         opened.callback(loader.close)
         step = _trainer(job, store)
-        timed, distinct = [], []
+        timed = []
         monitor = _monitor(store)
         monitor.add(loader.runner.queue_lengths, prefix="queue_")
         with monitor:
             for epoch in range(job.epochs):
                 batches = loader.epoch(epoch, job.warmup + job.batches)
-                seconds, rows = _time(batches, step, job.warmup, store.num_nodes)
-                timed.append(seconds)
-                distinct.append(rows)
+                timed.append(_time(batches, step, job.warmup, store.num_nodes))
         # Before the check, which is not measured.
         process, layouts = process_facts(disk.now()), store.derived.used()
         values = loader.record.as_dict()
-        for entry, seconds, rows in zip(values["epochs"], timed, distinct, strict=True):
-            entry["timed_seconds"], entry["distinct_rows"] = seconds, rows
+        for entry, found in zip(values["epochs"], timed, strict=True):
+            entry["timed_seconds"], entry["distinct_rows"] = found
         digest = None
         if job.check_batches:
             digest = digest_batches(_in_order(loader, job.check_batches))
-        return _record(job, store, process, values, monitor.series, digest, layouts)
+        return run_record(
+            "bench", store, **_told(job), process=process, loader=values, layouts=layouts,
+            series=monitor.series, digest=digest,
+        )  # fmt: skip
 
 
 def run_peer(job: Job) -> RunRecord:
@@ -138,34 +132,16 @@ def run_peer(job: Job) -> RunRecord:
                 entry.drive_bytes = drive_read_bytes() - before
                 facts = {"timed_seconds": seconds, "distinct_rows": rows}
                 loader["epochs"].append({**asdict(entry), **_NOT_KNOWN_OF_PEERS, **facts})
-        process = process_facts(tree_bytes(Path(at)))
-        return _record(job, store, process, loader, monitor.series, None, [])
+        return run_record(
+            "bench", store, **_told(job), process=process_facts(tree_bytes(Path(at))),
+            loader=loader, series=monitor.series,
+        )  # fmt: skip
 
 
-def _record(
-    job: Job,
-    store: GraphStore,
-    process: dict[str, int | None],
-    loader: dict[str, Any],
-    series: dict[str, list[float]],
-    digest: str | None,
-    layouts: list[dict[str, Any]],
-) -> RunRecord:
-    return RunRecord(
-        kind="bench",
-        name=job.strategy,
-        command=["python", "-m", "outcrop.tools.bench.worker"],
-        created=now(),
-        store=store_facts(store),
-        configuration=asdict(job),
-        machine=machine_facts(store.path),
-        versions=versions(),
-        process=process,
-        loader=loader,
-        layouts=layouts,
-        series=series,
-        digest=digest,
-    )
+def _told(job: Job) -> dict[str, Any]:
+    """What a record has of its job."""
+    command = ["python", "-m", "outcrop.tools.bench.worker"]
+    return {"name": job.strategy, "command": command, "configuration": asdict(job)}
 
 
 def _monitor(store: GraphStore) -> Monitor:

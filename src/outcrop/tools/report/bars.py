@@ -6,15 +6,8 @@ import math
 import statistics
 
 from outcrop.tools.report import formats, markup, terminal
-from outcrop.tools.report.markup import (
-    Html,
-    figure,
-    join,
-    percent,
-    table,
-    tag,
-)
-from outcrop.tools.report.summary import STAGES, Comparison, Line, ratio
+from outcrop.tools.report.markup import Html, figure, join, percent, table, tag
+from outcrop.tools.report.summary import STAGES, Comparison, Line, stage_order
 
 TIERS = 5
 """How many tiers differ in colour; with more, colours repeat."""
@@ -43,17 +36,16 @@ def times_figure(comparison: Comparison) -> Html:
     best = comparison.contest[0] if comparison.contest else None
     drawing = join(_time_bar(line, scale, line is best) for line in shown)
     absent = [line for line in comparison.lines if line.status != "measured"]
-    drawing = join([drawing, *(_absent_bar(line) for line in absent)])
-    base = comparison.baseline
+    drawing = join([drawing, *map(_absent_bar, absent)])
     rows = [
         [line.name, line.kind, line.status, line.bound or line.note, markup.seconds(line.median),
-         terminal.spread(line), markup.times(ratio(line.median, base.median if base else None)),
+         terminal.spread(line), markup.times(comparison.relative(line)),
          markup.seconds(line.bound_seconds), markup.times(line.multiple),
          markup.seconds(line.prepare_seconds), markup.number(len(line.seconds))]
         for line in comparison.lines
     ]  # fmt: skip
     head = ["", "kind", "status", "what bounds it, or why not", "median", "spread",
-            f"to {base.name}" if base else "relative", "bound", "to bound", "preparation",
+            comparison.relative_name, "bound", "to bound", "preparation",
             "timed"]  # fmt: skip
     text = "Bars are medians; the thin line is from the fastest to the slowest."
     if any(_preparation(line) for line in shown):
@@ -141,7 +133,7 @@ def stages_figure(comparison: Comparison) -> Html | None:
 def _mean_stages(line: Line) -> tuple[dict[str, float], dict[str, float]]:
     """(compute and stall, all other stages), in seconds per epoch."""
     epochs = line.epochs
-    names = sorted({n for epoch in epochs for n in epoch.stages}, key=_stage_order)
+    names = sorted({n for epoch in epochs for n in epoch.stages}, key=stage_order)
     busy = {n: statistics.fmean(e.stages[n].busy_seconds if n in e.stages else 0.0 for e in epochs)
             for n in names}  # fmt: skip
     stalls = [e.stall_seconds for e in epochs if e.stall_seconds is not None]
@@ -149,11 +141,6 @@ def _mean_stages(line: Line) -> tuple[dict[str, float], dict[str, float]]:
     if stalls:
         loop["stall"] = statistics.fmean(stalls)
     return loop, busy
-
-
-def _stage_order(name: str) -> int:
-    order = (*STAGES, "stall")
-    return order.index(name) if name in order else len(order)
 
 
 def stage_class(name: str) -> str:
@@ -233,16 +220,12 @@ def hits_figure(comparison: Comparison) -> Html | None:
     drawing = [legend, *(_hit_bar(line, tiers) for line in lines)]
     rows = [[line.name, markup.number(line.mean("rows")),
              *(markup.number(line.hits.get(tier)) for tier in tiers),
-             markup.data(_share(line), formats.share(_share(line)))] for line in lines]  # fmt: skip
+             markup.share(line.hit_share)] for line in lines]  # fmt: skip
     return figure(
         "Hits by tier", "Of the rows that an epoch wants, those that were found in memory.",
         tag("div", *drawing, class_="bars"),
         table("Hits", ["per epoch", "rows", *tiers, "share"], rows), anchor="hits",
     )  # fmt: skip
-
-
-def _share(line: Line) -> float | None:
-    return ratio(sum(line.hits.values()), line.mean("rows"))
 
 
 def _hit_bar(line: Line, tiers: list[str]) -> Html:
@@ -254,4 +237,4 @@ def _hit_bar(line: Line, tiers: list[str]) -> Html:
     ]  # fmt: skip
     missed = max(rows - sum(line.hits.values()), 0)
     pieces.append(part("s-stall", None, 100 * missed / rows, f"missed: {formats.number(missed)}"))
-    return bar(line.name, join(pieces), tag("b", formats.share(_share(line))), "stack")
+    return bar(line.name, join(pieces), tag("b", formats.share(line.hit_share)), "stack")

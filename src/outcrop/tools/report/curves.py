@@ -7,20 +7,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from outcrop.tools.report import formats, markup
-from outcrop.tools.report.markup import (
-    Html,
-    figure,
-    join,
-    numbers,
-    percent,
-    table,
-    tag,
-)
+from outcrop.tools.report.markup import Html, figure, join, numbers, percent, table, tag
 from outcrop.tools.report.model import Run
 from outcrop.tools.report.summary import Comparison
 
@@ -78,12 +69,7 @@ def chart(
     `scale` multiplies what is drawn (bytes -> MB).
     """
     finite = [
-        Curve(
-            c.name,
-            c.colour,
-            [(x, y * scale) for x, y in c.points if math.isfinite(x + y)],
-            c.dashed,
-        )
+        replace(c, points=[(x, y * scale) for x, y in c.points if math.isfinite(x + y)])
         for c in curves
     ]
     drawn = [curve for curve in finite if curve.points]
@@ -107,24 +93,23 @@ def chart(
 def _plot(
     curves: list[Curve], frame: _Frame, unit: str, x_unit: str, label: str | None = None
 ) -> Html:
-    lines = join(_path(curve, frame.place, unit, x_unit) for curve in curves)
-    grid = join(
-        _level(frame.place((frame.low[0], tick))[1], formats.short(tick)) for tick in frame.ticks_y
-    )
+    lines = join(_path(curve, frame, unit, x_unit) for curve in curves)
+    grid = []
+    for tick in frame.ticks_y:
+        top = percent(frame.place((frame.low[0], tick))[1])
+        grid.append(tag("span", formats.short(tick), class_="level", style=f"top:{top}"))
     svg = tag("svg", lines, viewBox="0 0 100 100", preserveAspectRatio="none", aria_hidden="true")
     if label is None:
-        return tag("div", grid, svg, class_="plot")
+        return tag("div", *grid, svg, class_="plot")
     name = tag("span", label, class_=f"strip-name n-{curves[0].colour % COLOURS}")
-    return join([name, tag("div", grid, svg, class_="plot strip")])
+    return join([name, tag("div", *grid, svg, class_="plot strip")])
 
 
 _AXES = {"s": "seconds", "": "epoch"}
 
 
-def _path(
-    curve: Curve, place: Callable[[tuple[float, float]], tuple[float, float]], unit: str, x: str
-) -> Html:
-    points = [place(point) for point in curve.points]
+def _path(curve: Curve, frame: _Frame, unit: str, x_unit: str) -> Html:
+    points = [frame.place(point) for point in curve.points]
     alone = len(points) == 1
     if alone:  # a line without length is not drawn, whatever its caps
         points = [points[0], (points[0][0] + 0.01, points[0][1])]
@@ -138,12 +123,8 @@ def _path(
         vector_effect="non-scaling-stroke",
         data_name=curve.name,
         data_points=json.dumps(shown, separators=(",", ":")),
-        data_unit=f"{unit}|{x}",
+        data_unit=f"{unit}|{x_unit}",
     )
-
-
-def _level(top: float, label: str) -> Html:
-    return tag("span", label, class_="level", style=f"top:{percent(top)}")
 
 
 def _ticks(low: float, high: float, wanted: int = 4) -> list[float]:
@@ -162,18 +143,8 @@ def _key(names: list[str]) -> Html:
     return tag("ul", *items, class_="legend")
 
 
-def _named(comparison: Comparison, wanted: Callable[[Run], object]) -> list[tuple[str, Run]]:
-    """The first run of each line that has what is wanted."""
-    found = []
-    for line in comparison.lines:
-        run = next((run for run in line.runs if wanted(run)), None)
-        if run is not None:
-            found.append((line.name, run))
-    return found
-
-
 def history_figure(comparison: Comparison) -> Html | None:
-    named = _named(comparison, lambda run: run.history)
+    named = comparison.first_runs(lambda run: run.history)
     if not named:
         return None
     rows = [
@@ -234,7 +205,7 @@ _SERIES = {
 
 
 def series_figure(comparison: Comparison) -> Html | None:
-    named = _named(comparison, lambda run: run.series.get("seconds"))
+    named = comparison.first_runs(lambda run: run.series.get("seconds"))
     if not named:
         return None
     columns = list(dict.fromkeys(c for _, run in named for c in run.series if c != "seconds"))

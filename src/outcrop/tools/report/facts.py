@@ -9,13 +9,11 @@ from typing import Any
 from outcrop.tools.report import formats, markup, terminal
 from outcrop.tools.report.markup import Html, join, table, tag
 from outcrop.tools.report.model import COUNTS, Origin
-from outcrop.tools.report.summary import Comparison, Line, disk_bytes, ratio
+from outcrop.tools.report.summary import Comparison, Line, disk_bytes
 
 
 def results_section(comparison: Comparison) -> Html:
-    base = comparison.baseline
-    relative = f"to {base.name}" if base else "relative"
-    head = ["", "median", "spread", relative, "to bound", "prepa\u00adration",
+    head = ["", "median", "spread", comparison.relative_name, "to bound", "prepa\u00adration",
             "disk used", "paid after", "rows", "wanted", "read", "ampli\u00adfied", "hits",
             "peak RSS", "cache", "contents"]  # fmt: skip
     rows = [_result(line, comparison) for line in comparison.lines]
@@ -24,20 +22,19 @@ def results_section(comparison: Comparison) -> Html:
 
 
 def _result(line: Line, comparison: Comparison) -> list[object]:
-    base, payoff = comparison.baseline, comparison.payoff(line)
+    payoff = comparison.payoff(line)
     name = join([line.name, "" if line.kind == "strategy" else tag("small", f" {line.kind}")])
     if line.status != "measured":
         return [name, tag("em", line.status), *[""] * 14]
-    hits = ratio(sum(line.hits.values()), line.mean("rows")) if line.hits else None
     return [
         name, join([markup.seconds(line.median), "*" if line.scaled else ""]),
-        terminal.spread(line), markup.times(ratio(line.median, base.median if base else None)),
+        terminal.spread(line), markup.times(comparison.relative(line)),
         markup.times(line.multiple), markup.seconds(line.prepare_seconds),
         markup.size(line.disk_bytes),
         "" if payoff is None else f"{payoff.text} against {payoff.against}",
         markup.number(line.mean("rows")),
         markup.size(line.wanted_bytes), markup.size(line.read_bytes),
-        markup.times(line.amplification), markup.data(hits, formats.share(hits)),
+        markup.times(line.amplification), markup.share(line.hit_share),
         markup.size(line.peak_bytes), markup.size(line.cache_bytes),
         tag("span", line.check or formats.UNKNOWN, class_=f"check {line.check}"),
     ]  # fmt: skip

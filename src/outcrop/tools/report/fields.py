@@ -6,14 +6,18 @@ number was expected (got "x")`.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from dataclasses import MISSING
+from types import UnionType
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from outcrop.errors import StoreError
 
 Value = TypeVar("Value")
+Event = tuple[str, int, float, float]
 
 _TOO_LARGE = 1 << 63  # for a count; beyond some more digits not even a float can tell
 
@@ -27,35 +31,30 @@ class Fields:
             raise self._error("", "an object", values)
         self._values = values
 
-    def number(self, name: str) -> float | None:
-        return self._get(name, "a number", _number)
-
-    def count(self, name: str) -> int | None:
-        return self._get(name, "a whole number", _count)
-
-    def text(self, name: str) -> str | None:
-        return self._get(name, "a text", _text)
-
-    def flag(self, name: str) -> bool | None:
-        return self._get(name, "true or false", lambda v: v if isinstance(v, bool) else None)
-
-    def needed(self, name: str, one_of: tuple[str, ...] = ()) -> str:
-        """A text that must be there, of those that are known."""
-        found = self.text(name)
-        if found is None or (one_of and found not in one_of):
-            raise self._error(name, "one of " + ", ".join(one_of) if one_of else "a text", found)
+    def get(self, name: str, kind: Any, *, needed: bool = False) -> Any:
+        """A member: one of _KINDS, a list of these, or a Literal, which must always be there."""
+        if isinstance(kind, UnionType):  # with None, which is what is absent anyway
+            kind = get_args(kind)[0]
+        if get_origin(kind) is list:
+            return self._list(name, *_KINDS[get_args(kind)[0]])
+        known = get_args(kind) if get_origin(kind) is Literal else ()
+        expected, convert = _KINDS[str if known else kind]
+        found = self._get(name, expected, convert)
+        if known and found not in known:
+            raise self._error(name, "one of " + ", ".join(known), found)
+        if needed and found is None:
+            raise self._error(name, expected, found)
         return found
 
-    def numbers(self, name: str) -> list[float]:
-        return self._list(name, "a number", _number)
-
-    def texts(self, name: str) -> list[str]:
-        return self._list(name, "a text", _text)
-
-    def plain(self, name: str) -> dict[str, Any]:
-        """An object whose members are only shown."""
-        found = self._get(name, "an object", lambda v: v if isinstance(v, dict) else None)
-        return {clean(key): _plain(value) for key, value in (found or {}).items()}
+    def read(self, kind: type[Value]) -> Value:
+        """A dataclass of such members; one without a default must be there."""
+        values, hints = {}, get_type_hints(kind)
+        for each in dataclasses.fields(cast(Any, kind)):
+            needed = each.default is MISSING and each.default_factory is MISSING
+            value = self.get(each.name, hints[each.name], needed=needed)
+            if value is not None:
+                values[each.name] = value
+        return kind(**values)
 
     def part(self, name: str) -> Fields:
         return Fields(self._values.get(name) or {}, self._file, self._join(name))
@@ -76,19 +75,16 @@ class Fields:
     def counts(self, name: str) -> dict[str, int | None]:
         """An object of whole numbers."""
         part = self.part(name)
-        return {clean(key): part.count(key) for key in part._values}
+        return {clean(key): part.get(key, int) for key in part._values}
 
     def columns(self, name: str) -> dict[str, list[float]]:
         """An object of lists of numbers, all as long as each other."""
         part = self.part(name)
-        found = {clean(key): part.numbers(key) for key in part._values}
+        found = {clean(key): part.get(key, list[float]) for key in part._values}
         lengths = {key: len(column) for key, column in found.items()}
         if len(set(lengths.values())) > 1:
             raise self._error(name, "columns of equal length", lengths)
         return found
-
-    def events(self, name: str) -> list[tuple[str, int, float, float]]:
-        return self._list(name, "[stage, batch, begin, end]", _event)
 
     def _list(
         self, name: str, expected: str, convert: Callable[[Any], Value | None]
@@ -163,7 +159,15 @@ def _text(value: Any) -> str | None:
     return clean(value) if isinstance(value, str) else None
 
 
-def _event(value: Any) -> tuple[str, int, float, float] | None:
+def _flag(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _object(value: Any) -> dict[str, Any] | None:
+    return _plain(value) if isinstance(value, dict) else None
+
+
+def _event(value: Any) -> Event | None:
     if not isinstance(value, list | tuple) or len(value) != 4:
         return None
     stage, batch, begin, end = _text(value[0]), _count(value[1]), *map(_number, value[2:])
@@ -172,3 +176,14 @@ def _event(value: Any) -> tuple[str, int, float, float] | None:
     if not (math.isfinite(begin) and math.isfinite(end)):
         return None
     return stage, batch, begin, end
+
+
+_KINDS: dict[Any, tuple[str, Callable[[Any], Any]]] = {
+    float: ("a number", _number),
+    int: ("a whole number", _count),
+    str: ("a text", _text),
+    bool: ("true or false", _flag),
+    dict[str, Any]: ("an object", _object),
+    Event: ("[stage, batch, begin, end]", _event),
+}
+"""What was expected, where it returns None; a dict's members are only shown."""

@@ -57,8 +57,7 @@ def tiles(comparison: Comparison) -> list[tuple[str, str, str]]:
     """(what, number, explanation)."""
     found = [_memory_tile(comparison), _preparation_tile(comparison), _reference_tile(comparison),
              _check_tile(comparison)]  # fmt: skip
-    store = comparison.origin.store
-    features = store.get("feature_bytes")
+    features = comparison.origin.store.get("feature_bytes")
     if isinstance(features, int) and features:
         limit = _limit(comparison)
         times = f"{features / limit:.1f} times the memory limit" if limit else "in the store"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from outcrop.errors import StoreError
-from outcrop.observe.record import RECORD_FORMAT
+from outcrop.observe.record import RECORD_FORMAT, read_json
 from outcrop.tools.report.model import BENCH_FORMAT, parse_bench, parse_run
 
 
@@ -43,7 +42,7 @@ def load(paths: Path | Sequence[Path]) -> Loaded:
 
 
 def _add(loaded: Loaded, path: Path, *, named: bool) -> None:
-    values = _read(path)
+    values = read_json(path)
     form = values.get("format") if isinstance(values, dict) else None
     if form == BENCH_FORMAT:
         if loaded.bench is not None:
@@ -57,10 +56,3 @@ def _add(loaded: Loaded, path: Path, *, named: bool) -> None:
         loaded.records[path.name] = values
     elif named:
         raise StoreError(f"{path}: neither a record nor a benchmark of Outcrop")
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"{path}: not a record: {error}") from error

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from outcrop.tools.report import formats
 
@@ -49,20 +49,16 @@ def data(value: float | None, shown: str) -> Html:
     return tag("data", shown, value=exact, title=exact if exact != shown else None)
 
 
-def seconds(value: float | None) -> Html:
-    return data(value, formats.seconds(value))
+def _marked(read: Callable[[float | None], str]) -> Callable[[float | None], Html]:
+    """A format of numbers, as markup."""
+    return lambda value: data(value, read(value))
 
 
-def size(value: float | None) -> Html:
-    return data(value, formats.size(value))
-
-
-def number(value: float | None) -> Html:
-    return data(value, formats.number(value))
-
-
-def times(value: float | None) -> Html:
-    return data(value, formats.times(value))
+seconds = _marked(formats.seconds)
+size = _marked(formats.size)
+number = _marked(formats.number)
+times = _marked(formats.times)
+share = _marked(formats.share)
 
 
 def table(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from outcrop.errors import StoreError
 from outcrop.observe.record import RECORD_FORMAT, RECORD_VERSION
-from outcrop.tools.report.fields import Fields
+from outcrop.tools.report.fields import Event, Fields
 
 BENCH_FORMAT = "outcrop-bench"
 BENCH_VERSION = 1
@@ -16,8 +16,8 @@ BENCH_VERSION = 1
 
 @dataclass(frozen=True)
 class Stage:
-    busy_seconds: float
-    wait_seconds: float
+    busy_seconds: float = 0.0
+    wait_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Epoch:
 class Score:
     """One epoch of training."""
 
-    epoch: int
-    loss: float | None
-    seconds: float
-    val: float | None
-    test: float | None
+    epoch: int = 0
+    loss: float | None = None
+    seconds: float = 0.0
+    val: float | None = None
+    test: float | None = None
 
 
 @dataclass(frozen=True)
@@ -62,22 +62,22 @@ class Plan:
 class Origin:
     """Where numbers come from: the part that records and benchmarks share."""
 
-    command: list[str]
-    created: str
-    store: dict[str, Any]
-    configuration: dict[str, Any]
-    machine: dict[str, Any]
-    versions: dict[str, Any]
+    command: list[str] = field(default_factory=list)
+    created: str = ""
+    store: dict[str, Any] = field(default_factory=dict)
+    configuration: dict[str, Any] = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class LayoutUse:
     """A derived layout that a run made or found."""
 
-    name: str
-    seconds: float | None
+    name: str = ""
+    seconds: float | None = None
     """What making it took; None: not known."""
-    made: bool
+    made: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Run:
     """None: the record does not say."""
     plan: Plan
     epochs: list[Epoch]
-    events: list[tuple[str, int, float, float]]
+    events: list[Event]
     history: list[Score]
     series: dict[str, list[float]]
     digest: str | None
@@ -105,28 +105,29 @@ class Run:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a benchmark."""
+    """One line of a benchmark: a strategy, peer or limit."""
 
     name: str
-    kind: str
-    status: str
-    note: str
-    seconds: list[float]
-    measured_batches: int | None
-    scaled: bool
-    records: list[str]
-    bound_seconds: float | None
-    bound: str
-    cache_bytes: int | None
+    kind: Literal["strategy", "peer", "limit"]
+    status: Literal["measured", "absent", "failed"]
+    note: str = ""
+    seconds: list[float] = field(default_factory=list)
+    """One per repeat; for training, one per epoch."""
+    measured_batches: int | None = None
+    scaled: bool = False
+    records: list[str] = field(default_factory=list)
+    bound_seconds: float | None = None
+    bound: str = ""
+    cache_bytes: int | None = None
 
 
 @dataclass(frozen=True)
 class Check:
     """Whether all strategies delivered the same batches."""
 
-    equal: bool
-    batches: int | None
-    digests: dict[str, Any]
+    equal: bool = False
+    batches: int | None = None
+    digests: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -153,22 +154,22 @@ def parse_run(values: Mapping[str, Any], file: str) -> Run:
     loader = fields.part("loader")
     return Run(
         file=file,
-        kind=fields.needed("kind", ("train", "bench")),
-        name=fields.needed("name"),
-        origin=_origin(fields),
+        kind=fields.get("kind", Literal["train", "bench"]),
+        name=fields.get("name", str, needed=True),
+        origin=fields.read(Origin),
         process=fields.counts("process"),
-        memory_bytes=loader.count("memory_bytes"),
+        memory_bytes=loader.get("memory_bytes", int),
         charges=loader.counts("charges"),
-        prepare_seconds=loader.number("prepare_seconds"),
+        prepare_seconds=loader.get("prepare_seconds", float),
         layouts=None
         if values.get("layouts") is None
-        else [_layout(part) for part in fields.parts("layouts")],
+        else [part.read(LayoutUse) for part in fields.parts("layouts")],
         plan=_plan(loader.part("plan")),
         epochs=[_epoch(part) for part in loader.parts("epochs")],
-        events=loader.events("events"),
-        history=[_score(part) for part in fields.parts("history")],
+        events=loader.get("events", list[Event]),
+        history=[part.read(Score) for part in fields.parts("history")],
         series=fields.columns("series"),
-        digest=fields.text("digest"),
+        digest=fields.get("digest", str),
     )
 
 
@@ -176,14 +177,11 @@ def parse_bench(values: Mapping[str, Any], file: str = "bench.json") -> Bench:
     """A benchmark's JSON -> Bench; StoreError names the place that is wrong."""
     _check_format(values, file, BENCH_FORMAT, BENCH_VERSION, "a benchmark")
     fields = Fields(dict(values), file)
-    check = fields.part("check")
     return Bench(
-        origin=_origin(fields),
-        drive=fields.plain("drive"),
-        rows=[_row(part) for part in fields.parts("rows")],
-        check=None
-        if values.get("check") is None
-        else Check(check.flag("equal") is True, check.count("batches"), check.plain("digests")),
+        origin=fields.read(Origin),
+        drive=fields.get("drive", dict[str, Any]) or {},
+        rows=[part.read(Row) for part in fields.parts("rows")],
+        check=None if values.get("check") is None else fields.part("check").read(Check),
     )
 
 
@@ -196,71 +194,25 @@ def _check_format(values: Mapping[str, Any], file: str, name: str, version: int,
         )
 
 
-def _origin(fields: Fields) -> Origin:
-    return Origin(
-        command=fields.texts("command"),
-        created=fields.text("created") or "",
-        store=fields.plain("store"),
-        configuration=fields.plain("configuration"),
-        machine=fields.plain("machine"),
-        versions=fields.plain("versions"),
-    )
-
-
 def _epoch(fields: Fields) -> Epoch:
     return Epoch(
-        stream=fields.text("stream") or "train",
-        epoch=fields.count("epoch") or 0,
-        seconds=fields.number("seconds") or 0.0,
-        stall_seconds=fields.number("stall_seconds"),
-        counts={name: fields.count(name) for name in COUNTS},
-        read_amplification=fields.number("read_amplification"),
+        stream=fields.get("stream", str) or "train",
+        epoch=fields.get("epoch", int) or 0,
+        seconds=fields.get("seconds", float) or 0.0,
+        stall_seconds=fields.get("stall_seconds", float),
+        counts={name: fields.get(name, int) for name in COUNTS},
+        read_amplification=fields.get("read_amplification", float),
         hits=fields.counts("hits"),
-        stages={
-            name: Stage(part.number("busy_seconds") or 0.0, part.number("wait_seconds") or 0.0)
-            for name, part in fields.members("stages")
-        },
-    )
-
-
-def _layout(fields: Fields) -> LayoutUse:
-    return LayoutUse(
-        fields.text("name") or "", fields.number("seconds"), fields.flag("made") is True
+        stages={name: part.read(Stage) for name, part in fields.members("stages")},
     )
 
 
 def _plan(fields: Fields) -> Plan:
-    written = [fields.count(name) for name in ("trace_bytes", "pack_bytes")]
+    written = [fields.get(name, int) for name in ("trace_bytes", "pack_bytes")]
     known = [value for value in written if value is not None]
     repeats = (
-        fields.flag("cycle") is True
-        or fields.text("samples") is not None
-        or fields.text("refresh") == "background"
+        fields.get("cycle", bool) is True
+        or fields.get("samples", str) is not None
+        or fields.get("refresh", str) == "background"
     )
-    return Plan(fields.count("batches"), repeats, sum(known) if known else None)
-
-
-def _score(fields: Fields) -> Score:
-    return Score(
-        epoch=fields.count("epoch") or 0,
-        loss=fields.number("loss"),
-        seconds=fields.number("seconds") or 0.0,
-        val=fields.number("val"),
-        test=fields.number("test"),
-    )
-
-
-def _row(fields: Fields) -> Row:
-    return Row(
-        name=fields.needed("name"),
-        kind=fields.needed("kind", ("strategy", "peer", "limit")),
-        status=fields.needed("status", ("measured", "absent", "failed")),
-        note=fields.text("note") or "",
-        seconds=fields.numbers("seconds"),
-        measured_batches=fields.count("measured_batches"),
-        scaled=fields.flag("scaled") is True,
-        records=fields.texts("records"),
-        bound_seconds=fields.number("bound_seconds"),
-        bound=fields.text("bound") or "",
-        cache_bytes=fields.count("cache_bytes"),
-    )
+    return Plan(fields.get("batches", int), repeats, sum(known) if known else None)

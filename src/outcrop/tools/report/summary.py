@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from outcrop.errors import StoreError
 from outcrop.tools.report import formats
-from outcrop.tools.report.model import (
-    Bench,
-    Epoch,
-    Origin,
-    Row,
-    Run,
-    parse_bench,
-    parse_run,
-)
+from outcrop.tools.report.model import Bench, Epoch, Origin, Row, Run, parse_bench, parse_run
 
 STAGES = ("sample", "inspect", "switch", "gather", "cache update", "transfer", "compute")
 _WORTH_A_WORD = 0.05
@@ -26,22 +18,10 @@ _WORTH_A_WORD = 0.05
 
 
 @dataclass(frozen=True)
-class Line:
+class Line(Row):
     """One strategy, peer or limit, over all its runs."""
 
-    name: str
-    kind: str
-    """strategy, peer or limit."""
-    status: str
-    note: str
-    seconds: list[float]
-    """One per repeat; for training, one per epoch."""
     runs: list[Run] = field(default_factory=list)
-    scaled: bool = False
-    measured_batches: int | None = None
-    bound_seconds: float | None = None
-    bound: str = ""
-    cache_bytes: int | None = None
     digest: str | None = None
     check: str = ""
     """same, differs, or nothing where it was not checked."""
@@ -93,6 +73,11 @@ class Line:
         return {tier: _mean([e.hits.get(tier, 0) for e in self.epochs]) or 0 for tier in tiers}
 
     @property
+    def hit_share(self) -> float | None:
+        """The share of wanted rows that were found in memory; None: not known."""
+        return ratio(sum(self.hits.values()), self.mean("rows")) if self.hits else None
+
+    @property
     def prepare_seconds(self) -> float | None:
         """Before the first batch, as if nothing had been found prepared; None: not known."""
         if any(run.layouts is None for run in self.runs):
@@ -126,18 +111,18 @@ class Line:
         return max(filter(None, (run.process.get("peak_rss_bytes") for run in self.runs)),
                    default=None)  # fmt: skip
 
-    def as_dict(self, baseline: Line | None, payoff: Payoff | None) -> dict[str, Any]:
+    def as_dict(self, relative: float | None, payoff: Payoff | None) -> dict[str, Any]:
         return {
             "name": self.name, "kind": self.kind, "status": self.status, "note": self.note,
             "seconds": self.seconds, "median_seconds": self.median, "scaled": self.scaled,
-            "relative": ratio(self.median, baseline.median if baseline else None),
+            "relative": relative,
             "bound_seconds": self.bound_seconds, "bound": self.bound, "multiple": self.multiple,
             "rows": self.mean("rows"), "bytes_wanted": self.wanted_bytes,
             "bytes_read": self.read_bytes, "read_amplification": self.amplification,
             "hits": self.hits, "peak_rss_bytes": self.peak_bytes, "digest": self.digest,
             "check": self.check, "prepare_seconds": self.prepare_seconds,
             "disk_used_bytes": self.disk_bytes,
-            "payoff": payoff.as_dict() if payoff else None,
+            "payoff": asdict(payoff) if payoff else None,
         }  # fmt: skip
 
 
@@ -162,9 +147,6 @@ class Payoff:
             return epochs
         return f"{formats.number(self.batches)} batches" + (f" ({epochs})" if epochs else "")
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Comparison:
@@ -188,14 +170,24 @@ class Comparison:
         return self.measured[0] if self.measured else None
 
     @property
-    def absent(self) -> list[Line]:
-        return [line for line in self.lines if line.status == "absent"]
-
-    @property
     def contest(self) -> list[Line]:
         """The fastest first. What holds everything in memory does not compete, if others do."""
         ranked = sorted(self.measured, key=lambda line: line.median or 0.0)
         return [line for line in ranked if "memory" not in line.name] or ranked
+
+    def relative(self, line: Line) -> float | None:
+        """A line's median time, in multiples of the baseline's."""
+        return ratio(line.median, self.baseline.median) if self.baseline else None
+
+    @property
+    def relative_name(self) -> str:
+        """What tables call it."""
+        return f"to {self.baseline.name}" if self.baseline else "relative"
+
+    def first_runs(self, wanted: Callable[[Run], object]) -> list[tuple[str, Run]]:
+        """The first run of each line that has what is wanted, by the line's name."""
+        found = [(line.name, next(filter(wanted, line.runs), None)) for line in self.lines]
+        return [(name, run) for name, run in found if run is not None]
 
     def payoff(self, line: Line) -> Payoff | None:
         """Against the fastest that is clearly slower and prepares less; None: there is none."""
@@ -220,7 +212,8 @@ class Comparison:
         return Payoff(other.name, batches, epochs, prepared if short else None)
 
     def as_dict(self) -> dict[str, Any]:
-        return {"lines": [line.as_dict(self.baseline, self.payoff(line)) for line in self.lines]}
+        lines = [line.as_dict(self.relative(line), self.payoff(line)) for line in self.lines]
+        return {"lines": lines}
 
 
 def compare(
@@ -235,6 +228,11 @@ def compare(
     if summary is None and not runs:
         raise StoreError("a report needs a record")
     return Comparison(lines, list(runs.values()), summary)
+
+
+def stage_order(name: str) -> int:
+    """Where a stage stands among the others; those that are not known come last."""
+    return STAGES.index(name) if name in STAGES else len(STAGES)
 
 
 def main_epochs(run: Run) -> list[Epoch]:
@@ -287,13 +285,11 @@ def _bench_line(row: Row, bench: Bench, runs: dict[str, Run]) -> Line:
         raise StoreError(f"bench.json: {row.name}: its record {missing[0]} is not there")
     digest = bench.check.digests.get(row.name) if bench.check else None
     return Line(
-        name=row.name, kind=row.kind, status=row.status, note=row.note, seconds=row.seconds,
+        **vars(row),
         runs=[runs[name] for name in row.records if name in runs],
-        scaled=row.scaled, measured_batches=row.measured_batches,
-        bound_seconds=row.bound_seconds, bound=row.bound, cache_bytes=row.cache_bytes,
         digest=str(digest) if digest is not None else None,
         check=_verdict(bench, digest),
-    )  # fmt: skip
+    )
 
 
 def _verdict(bench: Bench, digest: object) -> str:
@@ -309,7 +305,7 @@ def _run_lines(runs: list[Run]) -> list[Line]:
     return [
         Line(
             name=run.name if names.count(run.name) == 1 else f"{run.name} ({run.file})",
-            kind="strategy", status="measured", note="", runs=[run],
+            kind="strategy", status="measured", runs=[run],
             seconds=[epoch.seconds for epoch in main_epochs(run)], digest=run.digest,
         )
         for run in runs

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from outcrop.tools.report import formats, headline
-from outcrop.tools.report.summary import Comparison, Line, ratio
+from outcrop.tools.report.summary import Comparison, Line
 
 
 def print_report(comparison: Comparison, console: Console) -> None:
@@ -25,8 +25,7 @@ def print_report(comparison: Comparison, console: Console) -> None:
 
 
 def _time_table(comparison: Comparison) -> Table:
-    base = comparison.baseline
-    table = _table("", "median", "spread", f"to {base.name}" if base else "relative", "to bound")
+    table = _table("", "median", "spread", comparison.relative_name, "to bound")
     table.add_column("bound", overflow="fold", style="dim")
     for line in comparison.lines:
         if line.status != "measured":
@@ -36,7 +35,7 @@ def _time_table(comparison: Comparison) -> Table:
             Text(line.name + (" (limit)" if line.kind == "limit" else "")),
             median(line),
             spread(line),
-            formats.times(ratio(line.median, base.median if base else None)),
+            formats.times(comparison.relative(line)),
             formats.times(line.multiple),
             Text(line.bound),
         )
@@ -67,7 +66,7 @@ def _data_table(comparison: Comparison) -> Table:
                 formats.size(line.wanted_bytes),
                 formats.size(line.read_bytes),
                 formats.times(line.amplification),
-                hit_share(line),
+                formats.share(line.hit_share),
                 formats.size(line.peak_bytes),
                 Text(line.check or formats.UNKNOWN, style=_CHECK_STYLES.get(line.check, "")),
             )
@@ -95,15 +94,6 @@ def spread(line: Line) -> str:
         return formats.UNKNOWN
     low, high = line.spread
     return f"{formats.number(low)} to {formats.seconds(high)}"
-
-
-def hit_share(line: Line) -> str:
-    """The share of wanted rows that were found in memory."""
-    return (
-        formats.share(ratio(sum(line.hits.values()), line.mean("rows")))
-        if line.hits
-        else (formats.UNKNOWN)
-    )
 
 
 def notes(comparison: Comparison) -> list[str]:

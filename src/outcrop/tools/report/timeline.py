@@ -6,16 +6,9 @@ from dataclasses import dataclass
 
 from outcrop.tools.report import formats, markup
 from outcrop.tools.report.bars import stage_class
-from outcrop.tools.report.markup import (
-    Html,
-    figure,
-    join,
-    percent,
-    table,
-    tag,
-)
+from outcrop.tools.report.markup import Html, figure, join, percent, table, tag
 from outcrop.tools.report.model import Run
-from outcrop.tools.report.summary import STAGES, Comparison
+from outcrop.tools.report.summary import Comparison, stage_order
 
 BATCHES = 32
 """Shown at most: enough for the steady state, few enough to tell them apart."""
@@ -31,11 +24,8 @@ class _Work:
 
 
 def timeline_figure(comparison: Comparison) -> Html | None:
-    named = []
-    for line in comparison.lines:
-        run = next((run for run in line.runs if run.events), None)
-        if run is not None:
-            named.append((line.name, _first_batches(run)))
+    runs = comparison.first_runs(lambda run: run.events)
+    named = [(name, _first_batches(run)) for name, run in runs]
     if not named:
         return None
     rows = [
@@ -70,7 +60,7 @@ def _first_batches(run: Run) -> list[_Work]:
 def _panel(name: str, works: list[_Work]) -> Html:
     start = min(work.begin for work in works)
     span = max(max(work.end for work in works) - start, 1e-9)
-    stages = sorted({work.stage for work in works}, key=_order)
+    stages = sorted({work.stage for work in works}, key=stage_order)
     names, lanes = [], []
     for stage in stages:
         own = [work for work in works if work.stage == stage]
@@ -88,10 +78,6 @@ def _panel(name: str, works: list[_Work]) -> Html:
         tag("div", tag("div", *names, class_="names"), tag("div", inner, class_="lanes"),
             class_="timeline"),
     )  # fmt: skip
-
-
-def _order(stage: str) -> int:
-    return STAGES.index(stage) if stage in STAGES else len(STAGES)
 
 
 def _rows(works: list[_Work]) -> list[list[_Work]]:
