@@ -52,7 +52,7 @@ def tree_differs(folder: Path) -> bool:
 
 def _commit() -> str | None:
     """The commit of the checkout that this package runs from; marked where its tree differs."""
-    folder = Path(__file__).parent
+    folder = Path(__file__).parents[1]
     try:
         top = Path(git(folder, "rev-parse", "--show-toplevel"))
         if not (top / "src" / "outcrop").samefile(folder):
