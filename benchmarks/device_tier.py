@@ -25,6 +25,7 @@ from machine import add_dirty, check_results, provenance, rmat_store
 from outcrop.loader import NeighborLoader
 from outcrop.options import format_size, parse_size
 from outcrop.store.store import GraphStore
+from outcrop.tools.bench.variants import variant_named
 from outcrop.train import TrainOptions
 from outcrop.train.models import choose_device, make_model, seed_labels, seed_logits
 
@@ -118,7 +119,8 @@ def measure(
     seeds = store.split("train")[: arguments.batches * arguments.batch_size]
     start = time.perf_counter()
     loader = NeighborLoader(
-        store, FANOUTS, seeds, batch_size=arguments.batch_size, shuffle=True, strategy=strategy,
+        store, FANOUTS, seeds, batch_size=arguments.batch_size, shuffle=True,
+        strategy=variant_named(strategy),
         memory=arguments.memory, epochs=1, device=device,
     )  # fmt: skip
     prepared = time.perf_counter() - start

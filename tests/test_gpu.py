@@ -11,7 +11,8 @@ import torch
 
 from outcrop.errors import BudgetError
 from outcrop.loader import NeighborLoader
-from outcrop.rows.device import _room
+from outcrop.memory.batches import PartialRows
+from outcrop.rows.device import DeviceRows, _room
 from outcrop.strategies import STRATEGIES
 from outcrop.tools.bench.variants import variant_named
 from outcrop.train import TrainOptions, fit, infer
@@ -88,6 +89,27 @@ def test_a_loop_in_a_stream_of_its_own_finds_whole_rows(tmp_path: Path, strategy
         stream.synchronize()
         for nodes, x in found:
             assert np.array_equal(store.features.gather(nodes.cpu().numpy()), x.cpu().numpy())
+        loader.close()
+
+
+def test_a_batch_is_put_together_when_the_loop_gets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever stream the loop reads it in, and however late the transfer's own is."""
+    assemble = DeviceRows._assemble
+
+    def late(source: DeviceRows, left: PartialRows) -> torch.Tensor:
+        torch.cuda._sleep(100_000_000)  # type: ignore[no-untyped-call]
+        return assemble(source, left)
+
+    monkeypatch.setattr(DeviceRows, "_assemble", late)
+    with make_random_store(tmp_path / "g.outcrop", 1000, 9000, dim=33, train=160) as store:
+        loader = NeighborLoader(store, [4, 3], "train", device="cuda", batch_size=16, epochs=1,
+                                strategy="direct:device_cache=300rows")  # fmt: skip
+        with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+            for batch in loader:
+                x = batch.x.cpu().numpy()
+                assert np.array_equal(store.features.gather(batch.n_id.cpu().numpy()), x)
         loader.close()
 
 

@@ -51,7 +51,10 @@ class DeviceCache:
         return self.over.shape(context).on_device(context.device)
 
     def charges(self, context: Context) -> Sequence[Charge]:
-        chosen = choosing(context, self.rows) if self.chosen == "out-degree" else []
+        chosen = list[Charge]()
+        if self.chosen == "out-degree":
+            table = _core.node_table_bytes(context.graph.num_nodes, self.rows)
+            chosen = [Charge("table of rows", table), *choosing(context, self.rows)]
         own = Charge(DEVICE_CACHE, self.host_bytes(context))
         return [own, *chosen, *self.over.charges(context)]
 
@@ -81,6 +84,7 @@ class DeviceRows(RowSource):
         self._filled = 0
         self._nodes: Ids = np.empty(0, np.int64)
         self._chosen = part.chosen
+        self._table: _core.StaticSlots | None = None
         self.below = part.over.open(on)
         self.expects = self.below.expects
         if part.chosen == "out-degree":
@@ -90,6 +94,7 @@ class DeviceRows(RowSource):
     def load(self) -> None:
         super().load()
         if self._chosen == "out-degree":
+            self._table = _core.StaticSlots(self._store.num_nodes, self._nodes)
             self._wait()
             step = max(1, READ_BLOCK_BYTES // self._encoding.row_bytes)
             memory = np.empty((step, self._encoding.row_bytes), np.uint8)
@@ -131,6 +136,11 @@ class DeviceRows(RowSource):
 
     def find(self, nodes: Ids) -> tuple[Ids, Ids]:
         """Which of these are here, and their slots."""
+        if self._table is not None:
+            found = np.empty(len(nodes), np.int32)
+            self._table.find(nodes, found)
+            rows = np.flatnonzero(found >= 0)
+            return rows, found[rows].astype(np.int64)
         slots = np.searchsorted(self._nodes, nodes)
         slots[slots == len(self._nodes)] = 0
         rows = np.flatnonzero(self._nodes[slots] == nodes) if len(self._nodes) else slots[:0]
