@@ -136,8 +136,9 @@ def test_wrong_options_are_named(text: str, message: str) -> None:
         options_from_text(Some, [text], "x")
 
 
-def test_a_strategy_without_options_says_so() -> None:
-    with pytest.raises(OptionError, match="memory: no option 'threads'; it has none"):
+def test_a_strategy_names_the_options_that_it_has() -> None:
+    every = "device_cache, cache, verify_rows"
+    with pytest.raises(OptionError, match=f"memory: no option 'threads'; it has {every}"):
         strategy_named("memory:threads=3")
     with pytest.raises(OptionError, match="threads must be 1 to 1024"):
         strategy_named("mmap:threads=0")
