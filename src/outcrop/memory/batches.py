@@ -253,7 +253,7 @@ class Batch:
     row_bytes: int = 0
     """What the rows take as float32, wherever they are."""
     node_types: tuple[str, ...] = (NODE_TYPE,)
-    """Of its nodes, and of its edges: one of each today."""
+    """Names of what its nodes are, and its edges: one of each today."""
     edge_types: tuple[EdgeType, ...] = (EDGE_TYPE,)
 
     def give_to_children(self) -> None:

@@ -191,13 +191,12 @@ class DeviceRows(RowSource):
 
     def close(self) -> None:
         super().close()
-        self._rows = None
+        self._rows = self._table = None
 
 
 class _Worker(RowWorker):
     def __init__(self, source: DeviceRows, below: RowWorker, meter: Meter) -> None:
         self._source, self._below, self._meter = source, below, meter
-        self.cancel = below.cancel  # type: ignore[method-assign]
 
     def start(self, request: RowRequest) -> RowFill:
         rows, record = request.held, request.record
@@ -207,6 +206,9 @@ class _Worker(RowWorker):
         rows.divide(here, slots)
         self._meter.hit(DEVICE_CACHE, len(here))
         return self._below.start(rows.request(request.ids[rows.host_rows], record, request.hint))
+
+    def cancel(self) -> None:
+        self._below.cancel()
 
 
 def _room(rows: int, dim: int, device: str) -> torch.Tensor | None:

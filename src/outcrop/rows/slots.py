@@ -138,11 +138,13 @@ class _StaticWorker(RowWorker):
     ) -> None:
         self._memory, self._policy, self._below = memory, policy, below
         self._copier, self._meter = copier, meter
-        self.cancel = below.cancel  # type: ignore[method-assign]
 
     def start(self, request: RowRequest) -> RowFill:
         slots = self._policy.look_up(request.ids)
         return _start(request, slots, self._memory, self._below, self._copier, self._meter)
+
+    def cancel(self) -> None:
+        self._below.cancel()
 
 
 def _start(
@@ -341,7 +343,6 @@ class _PlannedWorker(RowWorker):
         self, rows: NDArray[np.uint8], below: RowWorker, copier: _core.Copier, meter: Meter
     ) -> None:
         self._rows, self._below, self._copier, self._meter = rows, below, copier, meter
-        self.cancel = below.cancel  # type: ignore[method-assign]
 
     def start(self, request: RowRequest) -> RowFill:
         changes: Changes | None = request.record
@@ -357,6 +358,9 @@ class _PlannedWorker(RowWorker):
             positions = request.x_rows[positions].astype(np.uint32)
         with self._meter.span("cache update", within="gather"):
             self._copier.update(request.stored, positions, self._rows, changes.in_slots)
+
+    def cancel(self) -> None:
+        self._below.cancel()
 
 
 class _Entering:

@@ -43,7 +43,7 @@ class Task:
     """Positions of the seeds among the input nodes."""
     seeds: Ids
     node_type: str = NODE_TYPE
-    """Of the seeds. Seeds that are pairs, or of several types, would be other tasks."""
+    """What the seeds are. Pairs, or seeds of several types, would be other tasks."""
 
 
 class EpochTasks(Sequence[Task]):

@@ -79,7 +79,7 @@ class Table:
     copied_from: Rows
 
     def split(self, device_slots: int) -> tuple[Rows, Rows, Table]:
-        """Of a pack with rows on the device -> those rows, their slots, and the table of others."""
+        """Rows on the device, their slots there, and the table of all others."""
         count = int(np.count_nonzero(self.cached_slots < device_slots))
         rest = replace(
             self,
