@@ -17,6 +17,7 @@ from outcrop.store.store import GraphStore
 
 if TYPE_CHECKING:
     from outcrop.loader import NeighborLoader, ShaDowLoader
+    from outcrop.train.layers import layers_of
 
 __all__ = [
     "Disk",
@@ -28,6 +29,7 @@ __all__ = [
     "errors",
     "from_pyg",
     "import_samples",
+    "layers_of",
     "open",
     "verify",
 ]
@@ -65,6 +67,8 @@ _ABOUT_OTHERS = "not there yet: there are outcrop.NeighborLoader and outcrop.Sha
 def __getattr__(name: str) -> Any:
     if name in _LOADERS:
         return getattr(import_module("outcrop.loader"), name)
+    if name == "layers_of":
+        return import_module("outcrop.train.layers").layers_of
     if name in _LATER:
         return import_module(_LATER[name])
     for instead, names in _OTHER_LOADERS.items():

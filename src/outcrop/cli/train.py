@@ -37,6 +37,16 @@ def train(
     hidden: Annotated[int | None, _option("--hidden", "Width of hidden layers.")] = None,
     heads: Annotated[int | None, _option("--heads", "Attention heads of gat.")] = None,
     dropout: Annotated[float | None, _option("--dropout", "Share of values dropped.")] = None,
+    residual: Annotated[
+        bool | None, _option("--residual", "Blocks that add to their input.")
+    ] = None,
+    norm: Annotated[str | None, _option("--norm", "Between layers: none, layer or batch.")] = None,
+    jk: Annotated[
+        str | None, _option("--jk", "Jumping knowledge: none, last, cat, max or lstm.")
+    ] = None,
+    normalize_rows: Annotated[
+        bool | None, _option("--normalize-rows", "Scale features to a sum of one per node.")
+    ] = None,
     sampler: Annotated[str | None, _option("--sampler", "neighbor or shadow.")] = None,
     num_neighbors: Annotated[
         str | None,

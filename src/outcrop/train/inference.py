@@ -7,18 +7,14 @@ that of a full forward pass.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch_geometric.nn import GCNConv
-from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from outcrop import _core
 from outcrop.errors import BudgetError, OptionError
@@ -34,6 +30,8 @@ from outcrop.store.store import FeatureRows, GraphStore
 from outcrop.store.workdir import WorkDirectory
 from outcrop.threads.pipeline import Pipeline, Stage
 from outcrop.topology.parts import PAGE_THREADS, paged_topology
+from outcrop.train.layered import Layered, as_layered
+from outcrop.train.layers import Layer
 
 # Chunks in memory at a time (two on the way, one being computed), and for each about as much again
 # for messages and for results.
@@ -65,10 +63,10 @@ def infer(
     progress: Progress = SILENT,
 ) -> None:
     """The model's output for every node, on its device -> a float32 .npy file [N, out channels]."""
-    model = as_basic_gnn(model)
-    if isinstance(model.in_channels, int) and 0 < model.in_channels != store.encoding.dim:
+    layered = layered_alone(model)
+    if 0 < layered.widths[0] != store.encoding.dim:
         raise OptionError(
-            f"the model takes {model.in_channels} features per node, and those of {store.path} "
+            f"the model takes {layered.widths[0]} features per node, and those of {store.path} "
             f"have {store.encoding.dim}"
         )
     was_training = model.training
@@ -76,59 +74,58 @@ def infer(
     try:
         # Beside the result, so that the last layer's file only needs to be renamed.
         with WorkDirectory(Path(out)) as work:
-            inference = _Inference(store, model, parse_size(memory), progress)
+            device = next(model.parameters()).device
+            inference = _Inference(store, layered, device, parse_size(memory), progress)
             inference.run(work.path, work.final)
     finally:
         model.train(was_training)
 
 
-def as_basic_gnn(model: nn.Module) -> BasicGNN:
-    """OptionError where it is none, or one whose layers cannot be computed one by one."""
-    if not isinstance(model, BasicGNN) or model.jk_mode not in (None, "last"):
+def layered_alone(model: nn.Module) -> Layered:
+    """OptionError where its layers cannot be computed one by one."""
+    layered = as_layered(model)
+    if layered is None or layered.jumps:
         raise OptionError(
-            "layer-wise inference is for PyG's BasicGNN models (GraphSAGE, GCN, GAT, GIN ...) "
-            f"with jk=None or 'last' (got {type(model).__name__})"
+            "layer-wise inference is for PyG's BasicGNN models (GraphSAGE, GCN, GAT, GIN) with "
+            "jk=None or 'last' and norms of one node at a time, and for models with as_layered() "
+            f"(got {type(model).__name__})"
         )
-    return model
+    return layered
 
 
-def least_memory(store: GraphStore, model: BasicGNN) -> int:
+def least_memory(store: GraphStore, model: Layered) -> int:
     """Bytes without which `infer` would refuse: for the node with the most in-edges."""
     most, indptr = 0, store.parts("indptr")
     for begin in range(0, store.num_nodes, _NODES_AT_A_TIME):
         bounds = indptr[begin : begin + _NODES_AT_A_TIME + 1]
         most = max(most, int(np.diff(bounds).max()))
-    scale = 4 * store.num_nodes if _has_gcn(model) else 0
-    return (most + 1) * _entry_bytes(model, store.encoding.dim) + scale
+    degrees = 4 * store.num_nodes if model.uses_degrees else 0
+    return (most + 1) * _entry_bytes(model, store.encoding.dim) + degrees
 
 
-def _has_gcn(model: BasicGNN) -> bool:
-    return any(isinstance(conv, GCNConv) for conv in model.convs)
-
-
-def _entry_bytes(model: BasicGNN, dim: int) -> int:
+def _entry_bytes(model: Layered, dim: int) -> int:
     """What all chunks in memory take, per row, or per edge with its ids."""
-    widest: int = max(dim, model.hidden_channels, model.out_channels)
-    return _CHUNKS * _COPIES * (4 * widest + 32)
+    return _CHUNKS * _COPIES * (4 * max(dim, *model.widths) + 32)
 
 
 class _Inference:
     def __init__(
         self,
         store: GraphStore,
-        model: BasicGNN,
+        model: Layered,
+        device: torch.device,
         memory_bytes: int,
         progress: Progress,
     ) -> None:
         store.check_offsets()
         self._store = store
         self._model = model
-        self._device = next(model.parameters()).device
+        self._device = device
         self._progress = progress
-        self._gcn_scale = None
-        if _has_gcn(model):
-            self._gcn_scale = _gcn_scale(store)
-            memory_bytes -= self._gcn_scale.nbytes
+        self._degrees: NDArray[np.float32] | None = None
+        if model.uses_degrees:
+            self._degrees = _in_degrees(store)
+            memory_bytes -= self._degrees.nbytes
         self._memory_bytes = memory_bytes
 
     @torch.no_grad()
@@ -203,67 +200,30 @@ class _Inference:
             yield begin, end
             begin = end
 
-    def _forward(self, layer: int, chunk: _Chunk) -> torch.Tensor:
-        count = chunk.end - chunk.begin
-        x, edges = chunk.x.to(self._device), chunk.edge_index.to(self._device)
-        model, conv = self._model, self._model.convs[layer]
-        inputs: torch.Tensor | tuple[torch.Tensor, torch.Tensor] = (x, x[:count])
-        if isinstance(conv, GCNConv):  # takes no pairs; its weights need the degrees of sources
-            edges, weights = self._gcn_edges(chunk, count)
-            inputs, model = x, _WithConv(model, _Weighted(conv, weights))
-        states: torch.Tensor = BasicGNN.inference_per_layer(model, layer, inputs, edges, count)
-        return states
+    def _forward(self, index: int, chunk: _Chunk) -> torch.Tensor:
+        model, x = self._model, chunk.x.to(self._device)
+        edges = chunk.edge_index.to(self._device)
+        layer = Layer(len(x), chunk.end - chunk.begin, edges, lambda: self._degrees_of(chunk))
+        x = model.layer(index, model.enter(x) if index == 0 else x, layer)
+        return model.leave([x]) if index == model.num_layers - 1 else x
 
-    def _gcn_edges(self, chunk: _Chunk, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Edges and their weights in D^-1/2 (A + I) D^-1/2, with the graph's own degrees."""
-        assert self._gcn_scale is not None
-        source, target = chunk.edge_index
-        kept = source != target
-        loops = torch.arange(count)
-        edges = torch.stack([torch.cat([source[kept], loops]), torch.cat([target[kept], loops])])
-        scale = torch.from_numpy(self._gcn_scale[chunk.nodes])
-        weights = scale[edges[0]] * scale[edges[1]]
-        return edges.to(self._device), weights.to(self._device)
+    def _degrees_of(self, chunk: _Chunk) -> torch.Tensor:
+        """In the graph, not in the chunk, which has the edges of its targets alone."""
+        assert self._degrees is not None
+        return torch.from_numpy(self._degrees[chunk.nodes]).to(self._device)
 
 
-class _WithConv:
-    """A model whose every layer is the given convolution; the rest of it as it was."""
-
-    def __init__(self, model: BasicGNN, conv: _Weighted) -> None:
-        self._model = model
-        self.convs: defaultdict[int, _Weighted] = defaultdict(lambda: conv)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
-
-
-class _Weighted:
-    """A GCN layer with given edge weights in place of its own normalisation."""
-
-    def __init__(self, conv: GCNConv, weights: torch.Tensor) -> None:
-        self._conv, self._weights = conv, weights
-
-    def __call__(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
-        normalize, self._conv.normalize = self._conv.normalize, False
-        try:
-            states: torch.Tensor = self._conv(x, edge_index, self._weights)
-        finally:
-            self._conv.normalize = normalize
-        return states
-
-
-def _gcn_scale(store: GraphStore) -> NDArray[np.float32]:
-    """1 / sqrt(in-degree + 1) of every node, self loops not counted: what GCN weights edges by."""
+def _in_degrees(store: GraphStore) -> NDArray[np.float32]:
+    """In-edges of every node, loops not counted: what GCN scales rows by."""
     indptr, indices = store.parts("indptr"), store.parts("indices")
     degree = np.empty(store.num_nodes, np.float32)
     for first in range(0, store.num_nodes, _NODES_AT_A_TIME):
         some = degree[first : first + _NODES_AT_A_TIME]
         bounds = indptr[first : first + len(some) + 1]
         some[:] = np.diff(bounds)
-        some += 1
         for begin in range(bounds[0], bounds[-1], _EDGES_AT_A_TIME):
             sources = indices[begin : min(begin + _EDGES_AT_A_TIME, int(bounds[-1]))]
             here = np.diff(np.clip(bounds, begin, begin + len(sources)))
             targets = np.repeat(np.arange(len(some)), here)
             np.subtract.at(some, targets[targets + first == sources], 1)
-    return np.power(degree, np.float32(-0.5), out=degree)
+    return degree

@@ -36,7 +36,7 @@ from outcrop.train.checkpoint import (
 from outcrop.train.evaluate import Scores, evaluate_full, evaluate_sampled
 from outcrop.train.facts import RunFacts, RunProgress, saved_options
 from outcrop.train.finite import check_rows
-from outcrop.train.inference import as_basic_gnn, least_memory
+from outcrop.train.inference import layered_alone, least_memory
 from outcrop.train.memory import MemoryUse, PeakMeter
 from outcrop.train.models import choose_device, make_model, seed_labels, seed_logits
 from outcrop.train.options import BEST, LAST, TrainOptions
@@ -106,7 +106,7 @@ class _Run:
         )
         lent = 0
         if options.evaluate == "full":
-            lent = least_memory(store, as_basic_gnn(self.model))
+            lent = least_memory(store, layered_alone(self.model))
         self.loader = make_loader(store, options, self.device, reporter.progress, lent)
         monitor.add(self.loader.runner.queue_lengths, prefix="queue_")
         gpu = _gpu_meter(self.device)

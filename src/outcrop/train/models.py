@@ -1,34 +1,63 @@
-"""Models: options -> one of PyG's."""
+"""Models: options -> one of PyG's, or a deeper one of its convolutions."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch_geometric.data import Data
-from torch_geometric.nn.models import GAT, GCN, GIN, GraphSAGE
+from torch_geometric.nn import GATConv, GCNConv, GINConv, MessagePassing, SAGEConv
+from torch_geometric.nn.models import GAT, GCN, GIN, MLP, GraphSAGE
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from outcrop.errors import OptionError
 from outcrop.train.checkpoint import Checkpoint, check_weights
 from outcrop.train.facts import ModelFacts, saved_options
+from outcrop.train.layered import RowNormalized, as_layered, mixes_nodes, run_layers
+from outcrop.train.layers import layers_of
 from outcrop.train.options import TrainOptions
+from outcrop.train.residual import ResidualGNN
+
+_KINDS: dict[str, Any] = {"sage": GraphSAGE, "gcn": GCN, "gat": GAT, "gin": GIN}
 
 
 def make_model(options: TrainOptions, in_channels: int, out_channels: int) -> nn.Module:
-    common = {
-        "in_channels": in_channels,
-        "hidden_channels": options.hidden,
-        "num_layers": options.layers,
-        "out_channels": out_channels,
-        "dropout": options.dropout,
-    }
-    kinds: dict[str, Any] = {"sage": GraphSAGE, "gcn": GCN, "gat": GAT, "gin": GIN}
-    if options.model == "gat":
-        common["heads"] = options.heads
-    model: nn.Module = kinds[options.model](**common)
+    """One of PyG's models, or one of residual blocks of its convolutions."""
+    make = _make_residual if options.residual else _make_basic
+    model = make(options, in_channels, out_channels)
+    return RowNormalized(model) if options.normalize_rows else model
+
+
+def _make_basic(options: TrainOptions, in_channels: int, out_channels: int) -> nn.Module:
+    norms = {"none": None, "batch": "batch_norm", "layer": nn.LayerNorm(options.hidden)}
+    more = {"heads": options.heads} if options.model == "gat" else {}
+    model: nn.Module = _KINDS[options.model](
+        in_channels,
+        options.hidden,
+        options.layers,
+        out_channels,
+        dropout=options.dropout,
+        norm=norms[options.norm],
+        jk=None if options.jk == "none" else options.jk,
+        **more,
+    )
     return model
+
+
+def _make_residual(options: TrainOptions, in_channels: int, out_channels: int) -> nn.Module:
+    hidden = options.hidden
+    convs: dict[str, Callable[[], MessagePassing]] = {
+        "sage": lambda: SAGEConv(hidden, hidden),
+        "gcn": lambda: GCNConv(hidden, hidden),
+        "gat": lambda: GATConv(
+            hidden, hidden // options.heads, options.heads, dropout=options.dropout
+        ),
+        "gin": lambda: GINConv(MLP([hidden, hidden, hidden], norm=None)),
+    }
+    made = [convs[options.model]() for _ in range(options.layers)]
+    return ResidualGNN(in_channels, hidden, out_channels, made, options.dropout)
 
 
 def choose_device(name: str) -> torch.device:
@@ -73,26 +102,30 @@ def take_rows(batch: Data) -> torch.Tensor:
 
 
 def seed_logits(model: nn.Module, batch: Data) -> torch.Tensor:
-    """What the model says of a batch's seeds."""
+    """What the model says of a batch's seeds; of other nodes only what that needs, if possible."""
     x = take_rows(batch)
+    out: torch.Tensor
     if "root_n_id" in batch:
         out = model(x, batch.edge_index)[batch.root_n_id]
-    elif (
-        not isinstance(model, BasicGNN)
-        or model.jk_mode is not None
-        or "num_sampled_nodes" not in batch
-    ):
-        out = model(x, batch.edge_index)[: batch.batch_size]
-    else:
-        # Each layer leaves out the nodes and edges that no later layer needs.
+        return out
+    own: Any = getattr(model, "forward_layers", None)
+    layered = None if mixes_nodes(model) else as_layered(model)
+    if batch.get("num_sampled_nodes") is None:
+        out = model(x, batch.edge_index)
+    elif own is not None:
+        out = own(x, layers_of(batch, getattr(model, "num_layers", None)))
+    elif layered is not None:
+        out = run_layers(layered, x, layers_of(batch, layered.num_layers))
+    elif isinstance(model, BasicGNN) and model.jk_mode is None:
         out = model(
             x,
             batch.edge_index,
             num_sampled_nodes_per_hop=batch.num_sampled_nodes,
             num_sampled_edges_per_hop=batch.num_sampled_edges,
-        )[: batch.batch_size]
-    logits: torch.Tensor = out
-    return logits
+        )
+    else:
+        out = model(x, batch.edge_index)
+    return out[: batch.batch_size]
 
 
 def seed_labels(batch: Data) -> torch.Tensor:

@@ -29,6 +29,14 @@ class TrainOptions:
     heads: Annotated[int, Between(1, 1 << 20)] = 4
     """Attention heads of gat."""
     dropout: float = 0.5
+    residual: bool = False
+    """Blocks that add to their input, each after a layer normalisation: for deep models."""
+    norm: Literal["none", "layer", "batch"] = "none"
+    """Between layers; residual models have layer normalisation."""
+    jk: Literal["none", "last", "cat", "max", "lstm"] = "none"
+    """Jumping knowledge: what of all layers the output is made of."""
+    normalize_rows: bool = False
+    """Scales each node's features to a sum of one, as bags of words are."""
     sampler: Literal["neighbor", "shadow"] = "neighbor"
     num_neighbors: tuple[Annotated[int, Between(-1, (1 << 31) - 1)], ...] = ()
     """Per hop; -1 takes all. Empty: 10 per layer. One hop more than layers shows gcn the degrees of
@@ -78,6 +86,10 @@ class TrainOptions:
             raise OptionError(
                 f"hidden must be a multiple of heads (got {self.hidden} and {self.heads})"
             )
+        if self.residual and (self.norm, self.jk) not in (("none", "none"), ("layer", "none")):
+            raise OptionError("residual models have layer normalisation, and no jk")
+        if self.evaluate == "full" and self.jk not in ("none", "last"):
+            raise OptionError(f"evaluate=full computes layer by layer, and jk={self.jk} needs all")
         if self.sampler == "shadow" and self.evaluate == "full":
             raise OptionError(
                 "evaluate=full is for neighbor sampling; shadow has its own subgraphs"
