@@ -43,9 +43,9 @@ Seed = Annotated[
 ]
 
 
-def optional(text: str) -> Any:
+def optional(text: str, panel: str | None = None) -> Any:
     """An option that may be left out, and then is None."""
-    return typer.Option(help=text, show_default=False)
+    return typer.Option(help=text, show_default=False, rich_help_panel=panel)
 
 
 def count_option(name: str, text: str) -> object:

@@ -9,111 +9,35 @@ from typing import Annotated, Any
 
 import typer
 
-from outcrop.cli.arguments import Store, neighbor_counts, optional
+from outcrop.cli.arguments import Store, optional
+from outcrop.cli.option_parameters import read_texts, with_train_options
 from outcrop.cli.output import stderr
 from outcrop.cli.train_progress import Terminal
 from outcrop.errors import OptionError
 from outcrop.observe.monitor import Peak
 from outcrop.store.store import GraphStore
-from outcrop.strategies import STRATEGIES
 from outcrop.tools.environment import command_line, process_facts, run_record
 from outcrop.tools.report import write_report
 from outcrop.train.options import LAST, TrainOptions, read_config
 
-_DEFAULT = TrainOptions()
+_OUTPUT = "Output"
 
 
-def _option(name: str, text: str, **more: Any) -> Any:
-    """An option that was not given leaves its value to --config and to the defaults."""
-    shown = getattr(_DEFAULT, name.strip("-").replace("-", "_"))
-    shown = False if shown in (None, False) else str(shown)
-    return typer.Option(name, help=text, show_default=shown, **more)
-
-
+@with_train_options
 def train(
     store: Store,
-    model: Annotated[str | None, _option("--model", "sage, gcn, gat or gin.")] = None,
-    layers: Annotated[int | None, _option("--layers", "Layers of the model.")] = None,
-    hidden: Annotated[int | None, _option("--hidden", "Width of hidden layers.")] = None,
-    heads: Annotated[int | None, _option("--heads", "Attention heads of gat.")] = None,
-    dropout: Annotated[float | None, _option("--dropout", "Share of values dropped.")] = None,
-    residual: Annotated[
-        bool | None, _option("--residual", "Blocks that add to their input.")
-    ] = None,
-    norm: Annotated[str | None, _option("--norm", "Between layers: none, layer or batch.")] = None,
-    jk: Annotated[
-        str | None, _option("--jk", "Jumping knowledge: none, last, cat, max or lstm.")
-    ] = None,
-    normalize_rows: Annotated[
-        bool | None, _option("--normalize-rows", "Scale features to a sum of one per node.")
-    ] = None,
-    sampler: Annotated[str | None, _option("--sampler", "neighbor or shadow.")] = None,
-    num_neighbors: Annotated[
-        str | None,
-        typer.Option(
-            help="Per hop, with commas; -1 takes all. One per layer, or one more.",
-            show_default="10 per layer",
-        ),
-    ] = None,
-    replace: Annotated[
-        bool | None, _option("--replace", "Draw neighbours with replacement.")
-    ] = None,
-    batch_size: Annotated[int | None, _option("--batch-size", "Seeds per batch.")] = None,
-    strategy: Annotated[
-        str | None,
-        _option("--strategy", f"Who decides what is read: auto, {', '.join(STRATEGIES)}."),
-    ] = None,
-    memory: Annotated[
-        str | None, _option("--memory", "Memory of the data path, e.g. 8GB.", metavar="SIZE")
-    ] = None,
-    strict_memory: Annotated[
-        bool | None,
-        _option("--strict-memory", "End where a batch needs more memory than is left."),
-    ] = None,
-    disk: Annotated[
-        str | None, _option("--disk", "Disk space for derived data.", metavar="SIZE")
-    ] = None,
-    epochs: Annotated[int | None, _option("--epochs", "Passes over the training nodes.")] = None,
-    lr: Annotated[float | None, _option("--lr", "Learning rate of Adam.")] = None,
-    weight_decay: Annotated[float | None, _option("--weight-decay", "Of Adam.")] = None,
-    seed: Annotated[int | None, _option("--seed", "Seed of weights, batches and dropout.")] = None,
-    device: Annotated[str | None, _option("--device", "auto, cpu, cuda, cuda:1 ...")] = None,
-    precision: Annotated[str | None, _option("--precision", "fp32 or bf16.")] = None,
-    metric: Annotated[str | None, _option("--metric", "accuracy or roc_auc.")] = None,
-    evaluate: Annotated[
-        str | None,
-        _option("--evaluate", "On sampled neighbourhoods, on full ones (out of core), or none."),
-    ] = None,
-    evaluate_every: Annotated[
-        int | None, _option("--evaluate-every", "Epochs between evaluations.")
-    ] = None,
-    patience: Annotated[
-        int | None, _option("--patience", "End after so many evaluations without a better one.")
-    ] = None,
-    checkpoint_dir: Annotated[
-        str | None, _option("--checkpoint-dir", "Where the last and the best checkpoint are kept.")
-    ] = None,
-    checkpoint_every: Annotated[
-        int | None, _option("--checkpoint-every", "Batches between checkpoints; 0: per epoch.")
-    ] = None,
-    resume: Annotated[
-        bool | None,
-        _option("--resume", "Go on where --checkpoint-dir, which must exist, was left."),
-    ] = None,
-    deterministic: Annotated[
-        bool | None, _option("--deterministic", "The same weights for any number of threads.")
-    ] = None,
-    check: Annotated[
-        bool | None,
-        _option("--check", "Compare whatever is read with its checksums first: docs/training.md."),
-    ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="A YAML file of these options; the command line wins.", exists=True),
+        typer.Option(
+            help="A YAML file of these options; the command line wins.",
+            exists=True,
+            show_default=False,
+        ),
     ] = None,
-    record: Annotated[Path | None, optional("Write what was counted as JSON.")] = None,
-    report: Annotated[Path | None, optional("Write an HTML page of the run.")] = None,
-    log: Annotated[str | None, optional("tensorboard: curves under runs/.")] = None,
+    record: Annotated[Path | None, optional("Write what was counted as JSON.", _OUTPUT)] = None,
+    report: Annotated[Path | None, optional("Write an HTML page of the run.", _OUTPUT)] = None,
+    log: Annotated[str | None, optional("tensorboard: curves under runs/.", _OUTPUT)] = None,
+    **given: Any,
 ) -> None:
     """Train a model on the store's training nodes.
 
@@ -124,8 +48,7 @@ def train(
 
     Example: outcrop train big.outcrop --config run.yaml --checkpoint-dir runs/1 --resume
     """
-    given = dict(locals())
-    options = _merge(config, {n: given[n] for n in TrainOptions.__dataclass_fields__})
+    options = _merge(config, given)
     if options.deterministic:
         # MKL looks at it when it is loaded, which is now.
         os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
@@ -182,6 +105,4 @@ def _interrupted(options: TrainOptions) -> int:
 def _merge(config: Path | None, given: dict[str, Any]) -> TrainOptions:
     values = {} if config is None else read_config(config)
     values |= {name: value for name, value in given.items() if value is not None}
-    if isinstance(values.get("num_neighbors"), str):
-        values["num_neighbors"] = neighbor_counts(values["num_neighbors"])
-    return TrainOptions.from_dict(values, str(config) if config else "options")
+    return TrainOptions.from_dict(read_texts(values), str(config) if config else "options")

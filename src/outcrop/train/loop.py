@@ -148,7 +148,7 @@ class _Run:
             return
         checkpoint = load_checkpoint(path)
         facts = RunFacts.of(checkpoint)
-        _check_same(self.options, saved_options(facts, checkpoint.name), path)
+        self.options.check_resumes(saved_options(facts, checkpoint.name), str(path))
         self._take_up(facts, path)
         restore_checkpoint(checkpoint, self.model, self.optimizer)
         self.progress = facts.progress
@@ -365,19 +365,6 @@ def _check_bf16() -> None:
             f"precision=bf16 does not work on this CPU (torch ends with {code}); use fp32, or set "
             "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment"
         )
-
-
-# What may change between a run and its continuation: nothing that its weights depend on. (Of a
-# strategy, the loader's position knows what they depend on.)
-_MAY_CHANGE = ("resume", "epochs", "strategy", "memory", "strict_memory", "disk",
-               "checkpoint_dir", "checkpoint_every", "patience", "check")  # fmt: skip
-
-
-def _check_same(options: TrainOptions, saved: TrainOptions, path: Path) -> None:
-    before = saved.as_dict()
-    for name, value in options.as_dict().items():
-        if name not in _MAY_CHANGE and before[name] != value:
-            raise OptionError(f"{path}: saved with {name}={before[name]!r} (got {value!r})")
 
 
 @contextmanager

@@ -1,13 +1,18 @@
-"""Options of training: the same names in Python, on the command line and in YAML."""
+"""Options of training: the same names in Python, on the command line and in YAML.
+
+A field of TrainOptions is the one home of an option: `outcrop train` makes its own of them.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from outcrop.errors import OptionError
 from outcrop.schema import AtLeast, Between, Count, check_fields, shown
+from outcrop.strategies import STRATEGIES
+from outcrop.train.option_field import option
 
 _USUAL_NEIGHBORS = 10
 
@@ -23,52 +28,91 @@ Rate = Annotated[float, AtLeast(0)]
 class TrainOptions:
     """How a model is trained."""
 
-    model: Literal["sage", "gcn", "gat", "gin"] = "sage"
-    layers: Annotated[int, Between(1, 1000)] = 3
-    hidden: Annotated[int, Between(1, 1 << 20)] = 256
-    heads: Annotated[int, Between(1, 1 << 20)] = 4
-    """Attention heads of gat."""
-    dropout: float = 0.5
-    residual: bool = False
-    """Blocks that add to their input, each after a layer normalisation: for deep models."""
-    norm: Literal["none", "layer", "batch"] = "none"
-    """Between layers; residual models have layer normalisation."""
-    jk: Literal["none", "last", "cat", "max", "lstm"] = "none"
-    """Jumping knowledge: what of all layers the output is made of."""
-    normalize_rows: bool = False
-    """Scales each node's features to a sum of one, as bags of words are."""
-    sampler: Literal["neighbor", "shadow"] = "neighbor"
-    num_neighbors: tuple[Annotated[int, Between(-1, (1 << 31) - 1)], ...] = ()
-    """Per hop; -1 takes all. Empty: 10 per layer. One hop more than layers shows gcn the degrees of
-    all that it uses."""
-    replace: bool = False
-    batch_size: Positive = 1000
-    strategy: str = "auto"
-    memory: str | int = "8GB"
-    strict_memory: bool = False
-    """Ends where a batch needs more memory than is left, instead of serving it with a warning."""
-    disk: str | int | None = None
-    epochs: Count = 10
-    lr: Rate = 0.003
-    weight_decay: Rate = 0.0
-    seed: Annotated[int, Between(0, (1 << 64) - 1)] = 0
-    device: str = "auto"
-    precision: Literal["fp32", "bf16"] = "fp32"
-    metric: Literal["accuracy", "roc_auc"] = "accuracy"
-    evaluate: Literal["sampled", "full", "none"] = "sampled"
-    """Validation on sampled neighbourhoods, or on full ones, layer by layer from disk."""
-    evaluate_every: Positive = 1
-    """Epochs between evaluations."""
-    patience: Count = 0
-    """Ends after so many evaluations without a better one; 0: never."""
-    checkpoint_dir: str | None = None
-    checkpoint_every: Count = 0
-    """Batches between checkpoints; 0: after each epoch only."""
-    resume: bool = False
-    deterministic: bool = False
-    """The same weights whatever the number of threads."""
-    check: bool = False
-    """Whether whatever is read of the store is compared with its checksums first."""
+    model: Literal["sage", "gcn", "gat", "gin"] = option("sage", "What is trained.")
+    epochs: Count = option(10, "Passes over the training nodes.", may_change=True)
+    lr: Rate = option(0.003, "Learning rate.")
+    batch_size: Positive = option(1000, "Seeds per batch.")
+    num_neighbors: tuple[Annotated[int, Between(-1, (1 << 31) - 1)], ...] = option(
+        (),
+        "Neighbours per hop; -1: all. A hop per layer, or one more.",
+        metavar="N,N,...",
+        shown_default=f"{_USUAL_NEIGHBORS} per layer",
+    )
+    memory: str | int = option("8GB", "Memory of the data path.", metavar="SIZE", may_change=True)
+    strategy: str = option(
+        "auto", f"Who decides what is read: auto, {', '.join(STRATEGIES)}.", may_change=True
+    )
+    device: str = option("auto", "auto, cpu, cuda, cuda:1 ...")
+    checkpoint_dir: str | None = option(
+        None, "Where the last and the best checkpoint are kept.", metavar="DIR", may_change=True
+    )
+    resume: bool = option(
+        False, "Go on where --checkpoint-dir, which must exist, was left.", may_change=True
+    )
+
+    layers: Annotated[int, Between(1, 1000)] = option(3, "Layers.", "Model")
+    hidden: Annotated[int, Between(1, 1 << 20)] = option(256, "Width of hidden layers.", "Model")
+    heads: Annotated[int, Between(1, 1 << 20)] = option(4, "Attention heads of gat.", "Model")
+    dropout: float = option(0.5, "Share of values dropped.", "Model")
+    residual: bool = option(False, "Blocks that add to their input: for deep models.", "Model")
+    norm: Literal["none", "layer", "batch"] = option(
+        "none", "Normalisation between layers; residual models have their own.", "Model"
+    )
+    jk: Literal["none", "last", "cat", "max", "lstm"] = option(
+        "none", "Jumping knowledge, what of all layers the output is made of.", "Model"
+    )
+    normalize_rows: bool = option(
+        False, "Scale each node's features to a sum of one, as bags of words are.", "Model"
+    )
+    precision: Literal["fp32", "bf16"] = option(
+        "fp32", "What the forward pass computes in.", "Model"
+    )
+
+    sampler: Literal["neighbor", "shadow"] = option(
+        "neighbor", "One graph around all seeds, or one per seed.", "Sampling"
+    )
+    replace: bool = option(False, "Draw neighbours with replacement.", "Sampling")
+    seed: Annotated[int, Between(0, (1 << 64) - 1)] = option(
+        0, "Seed of weights, batches and dropout.", "Sampling"
+    )
+    deterministic: bool = option(False, "The same weights for any number of threads.", "Sampling")
+
+    weight_decay: Rate = option(0.0, "Weight decay.", "Optimizer")
+
+    metric: Literal["accuracy", "roc_auc"] = option(
+        "accuracy", "What evaluations measure.", "Targets and metrics"
+    )
+
+    evaluate: Literal["sampled", "full", "none"] = option(
+        "sampled", "On which neighbourhoods (full: out of core).", "Evaluation"
+    )
+    evaluate_every: Positive = option(1, "Epochs between evaluations.", "Evaluation")
+    patience: Count = option(
+        0,
+        "End after so many evaluations without a better one; 0: never.",
+        "Evaluation",
+        may_change=True,
+    )
+
+    strict_memory: bool = option(
+        False,
+        "End where a batch needs more memory than is left.",
+        "Memory and data",
+        may_change=True,
+    )
+    disk: str | int | None = option(
+        None, "Disk space for derived data.", "Memory and data", metavar="SIZE", may_change=True
+    )
+    check: bool = option(
+        False,
+        "Compare whatever is read with its checksums first: docs/training.md.",
+        "Memory and data",
+        may_change=True,
+    )
+
+    checkpoint_every: Count = option(
+        0, "Batches between checkpoints; 0: after each epoch only.", "Checkpoints", may_change=True
+    )
 
     def __post_init__(self) -> None:
         check_fields(self, OptionError)
@@ -100,6 +144,14 @@ class TrainOptions:
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {**asdict(self), "num_neighbors": list(self.num_neighbors)}
+
+    def check_resumes(self, saved: TrainOptions, where: str) -> None:
+        """OptionError where a run that was saved with other options would not be the same run."""
+        before = saved.as_dict()
+        may_change = {one.name for one in fields(self) if one.metadata["may_change"]}
+        for name, value in self.as_dict().items():
+            if name not in may_change and before[name] != value:
+                raise OptionError(f"{where}: saved with {name}={before[name]!r} (got {value!r})")
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], where: str = "options") -> TrainOptions:
