@@ -11,6 +11,7 @@
     │   └── LockedError          another process holds it
     ├── IngestError (ValueError) bad input: file, line or offset, and what is wrong there
     ├── BudgetError              more memory or disk is needed than was given
+    ├── DivergedError            training whose gradients are no numbers any more
     ├── CageError                a memory limit that cannot be enforced here
     └── OptionError (ValueError) an argument, its value, and what would be accepted
 
@@ -91,6 +92,10 @@ class IngestError(OutcropError, ValueError):
 
 class BudgetError(OutcropError):
     """The memory or disk that was given is too little; the message names what would do."""
+
+
+class DivergedError(OutcropError):
+    """Gradients that are infinite or NaN: weights would be, too, after a step with them."""
 
 
 class CageError(OutcropError):

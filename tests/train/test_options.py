@@ -41,6 +41,10 @@ from outcrop.train.options import TrainOptions, read_config
         ({"memory": float("nan")}, "memory must be text or a whole number"),
         ({"checkpoint_dir": ["runs"]}, "checkpoint_dir must be"),
         ({3: 4}, "no option 3"),
+        ({"lr": 0.1, "lr_min": 0.2}, "lr_min must be at most lr .got 0.2 and 0.1"),
+        ({"schedule": "plateau", "evaluate": "none"}, "plateau needs evaluations"),
+        ({"lr_factor": 1.5}, "lr_factor must be a number from 0 to 1"),
+        ({"clip": -1}, "clip must be a number of at least 0"),
     ],
 )
 def test_bad_options_are_named(values: dict[str, Any], message: str) -> None:

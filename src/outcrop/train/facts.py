@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from outcrop.errors import OptionError, StoreError
 from outcrop.schema import Count, parse
 from outcrop.train.checkpoint import Checkpoint
+from outcrop.train.optimizer import Plateau
 from outcrop.train.options import TrainOptions
 from outcrop.train.reporter import EpochResult, Score
 
@@ -23,13 +24,20 @@ class RunProgress:
     best: Score | None = None
     best_epoch: Count | None = None
     best_test: Score | None = None
+    reference: Score | None = None
+    """The score that one has to be better than, by min_delta; None: saved before there was one."""
     worse: Count = 0
-    """Evaluations since the best one."""
+    """Evaluations since the reference."""
+    plateau: Plateau = field(default_factory=Plateau)
     loss_sum: Score = 0.0
     """The sum over the steps of the current epoch so far."""
     steps: Count = 0
     seconds: float = 0.0
     """What the current epoch had taken before it was interrupted."""
+
+    def __post_init__(self) -> None:
+        if self.reference is None:
+            self.reference = self.best
 
 
 class _Facts:

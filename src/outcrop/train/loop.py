@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from outcrop.errors import OptionError, StoreError
+from outcrop.errors import DivergedError, OptionError, StoreError
 from outcrop.loader import NeighborLoader, ShaDowLoader
 from outcrop.observe.gpu_meter import GpuMeter
 from outcrop.observe.monitor import Monitor
@@ -39,8 +40,15 @@ from outcrop.train.finite import check_rows
 from outcrop.train.inference import layered_alone, least_memory
 from outcrop.train.memory import MemoryUse, PeakMeter
 from outcrop.train.models import choose_device, make_model, seed_labels, seed_logits
+from outcrop.train.optimizer import (
+    clip_gradients,
+    learning_rate,
+    make_optimizer,
+    set_learning_rate,
+)
 from outcrop.train.options import BEST, LAST, TrainOptions
 from outcrop.train.reporter import EpochResult, TrainReporter
+from outcrop.train.stopping import is_better
 
 Loader = NeighborLoader | ShaDowLoader
 
@@ -75,6 +83,8 @@ def fit(
     for name in ("features", "labels", "train"):
         if not store.has(name):
             raise StoreError(f"{store.path}: training needs {name}")
+    if options.schedule == "plateau" and not store.has("val"):
+        raise StoreError(f"{store.path}: schedule=plateau needs val")
     with _checkpoint_lock(options), _determinism(options), Monitor(store.path) as monitor:
         return _Run(store, options, model, reporter or TrainReporter(), monitor).fit()
 
@@ -101,9 +111,8 @@ class _Run:
         torch.manual_seed(options.seed)
         self.model = model or make_model(options, store.encoding.dim, store.num_classes)
         self.model.to(self.device)
-        self.optimizer = torch.optim.Adam(
-            self.model.parameters(), lr=options.lr, weight_decay=options.weight_decay
-        )
+        self.optimizer = make_optimizer(self.model, options)
+        self.higher_is_better = True
         lent = 0
         if options.evaluate == "full":
             lent = least_memory(store, layered_alone(self.model))
@@ -214,7 +223,7 @@ class _Run:
         self.model.train()
         with closing(iter(self.loader)) as batches:  # type: ignore[type-var]
             for batch in batches:
-                self._step(batch)
+                self._step(epoch, batch)
                 del batch  # its memory is free for the next one
                 self.progress.seconds = time.perf_counter() - start
                 every = self.options.checkpoint_every
@@ -222,14 +231,18 @@ class _Run:
                     self._save(LAST)
         self._end_epoch(epoch)
 
-    def _step(self, batch: Any) -> None:
+    def _step(self, epoch: int, batch: Any) -> None:
         meter = PeakMeter() if self.memory is None else None
+        step = epoch * len(self.loader) + self.progress.steps
+        lr = learning_rate(self.options, step, len(self.loader), self.progress.plateau)
+        set_learning_rate(self.optimizer, lr)
         self.optimizer.zero_grad()
         with self._autocast():
             logits = seed_logits(self.model, batch)
             # Nodes without a label (-1) are left out.
             loss = cross_entropy(logits.float(), seed_labels(batch), ignore_index=-1)
         loss.backward()  # type: ignore[no-untyped-call]
+        norm = self._clip(epoch, batch, loss)
         self.optimizer.step()
         value = loss.item()
         check_rows(batch, self.store)
@@ -240,6 +253,7 @@ class _Run:
                 self.loader.record.memory_bytes, meter.grown_bytes(), self.runtime_bytes
             )
             self.reporter.memory(self.memory)
+        self.reporter.stepped(step + 1, lr, norm)
         position = self.loader.state_dict()
         self.reporter.batch(
             position["epoch"],
@@ -248,6 +262,20 @@ class _Run:
             len(batch.input_id),
             self.store.disk.counters.bytes_read,
         )
+
+    def _clip(self, epoch: int, batch: Any, loss: torch.Tensor) -> float | None:
+        """The norm of the gradients, where they are clipped. DivergedError before a bad step."""
+        if not self.options.clip:
+            return None
+        norm = clip_gradients(self.model, self.options.clip)
+        if not math.isfinite(norm):
+            check_rows(batch, self.store)
+            raise DivergedError(
+                f"epoch {epoch + 1}, batch {self.progress.steps + 1}: the norm of the gradients is "
+                f"{norm} (the loss {loss.item():.3g}), and no step was made with them; a lower lr, "
+                "warmup_epochs or precision=fp32 may help"
+            )
+        return norm
 
     def _autocast(self) -> torch.autocast:
         enabled = self.options.precision == "bf16"
@@ -276,13 +304,16 @@ class _Run:
         value = result.val
         if value is None:
             return
-        if self.progress.best is None or value > self.progress.best:
-            self.progress.best, self.progress.best_test = value, result.test
-            self.progress.best_epoch = result.epoch
-            self.progress.worse = 0
+        progress, higher = self.progress, self.higher_is_better
+        if is_better(value, progress.best, higher_is_better=higher):
+            progress.best, progress.best_test = value, result.test
+            progress.best_epoch = result.epoch
             self.best_weights = copy.deepcopy(self.model.state_dict())
-        else:
-            self.progress.worse += 1
+        better = is_better(value, progress.reference, higher_is_better=higher)
+        if better:
+            progress.reference = value
+        progress.worse = 0 if better else progress.worse + 1
+        progress.plateau.evaluated(better, self.options)
 
     def _scores(self) -> Scores:
         splits = [name for name in ("val", "test") if self.store.has(name)]

@@ -77,7 +77,27 @@ class TrainOptions:
     )
     deterministic: bool = option(False, "The same weights for any number of threads.", "Sampling")
 
+    optimizer: Literal["adam", "adamw", "sgd"] = option("adam", "Which of torch's.", "Optimizer")
+    momentum: Annotated[float, Between(0, 1)] = option(0.9, "Momentum of sgd.", "Optimizer")
     weight_decay: Rate = option(0.0, "Weight decay.", "Optimizer")
+    decay: Literal["all", "weights"] = option(
+        "all", "What decays; weights leaves out biases and normalisations.", "Optimizer"
+    )
+    clip: Rate = option(0.0, "The most that the norm of gradients may be; 0: any.", "Optimizer")
+    schedule: Literal["constant", "cosine", "linear", "step", "plateau"] = option(
+        "constant", "How the learning rate goes on after warm-up.", "Optimizer"
+    )
+    warmup_epochs: Rate = option(
+        0.0, "Epochs, or a part of one, in which the learning rate rises.", "Optimizer"
+    )
+    lr_min: Rate = option(0.0, "The learning rate that schedules end at.", "Optimizer")
+    lr_factor: Annotated[float, Between(0, 1)] = option(
+        0.1, "What step and plateau multiply the learning rate by.", "Optimizer"
+    )
+    lr_epochs: Positive = option(10, "Epochs between the drops of step.", "Optimizer")
+    lr_patience: Positive = option(
+        5, "Evaluations without a better one before plateau drops.", "Optimizer"
+    )
 
     metric: Literal["accuracy", "roc_auc"] = option(
         "accuracy", "What evaluations measure.", "Targets and metrics"
@@ -138,6 +158,10 @@ class TrainOptions:
             raise OptionError(
                 "evaluate=full is for neighbor sampling; shadow has its own subgraphs"
             )
+        if self.lr_min > self.lr:
+            raise OptionError(f"lr_min must be at most lr (got {self.lr_min} and {self.lr})")
+        if self.schedule == "plateau" and self.evaluate == "none":
+            raise OptionError("schedule=plateau needs evaluations (got evaluate='none')")
         if self.resume and self.checkpoint_dir is None:
             raise OptionError("resume needs checkpoint_dir")
 
@@ -152,6 +176,11 @@ class TrainOptions:
         for name, value in self.as_dict().items():
             if name not in may_change and before[name] != value:
                 raise OptionError(f"{where}: saved with {name}={before[name]!r} (got {value!r})")
+        if self.schedule in ("cosine", "linear") and self.epochs != saved.epochs:
+            raise OptionError(
+                f"{where}: saved with epochs={saved.epochs}, at which its {self.schedule} schedule "
+                f"ends (got {self.epochs})"
+            )
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], where: str = "options") -> TrainOptions:

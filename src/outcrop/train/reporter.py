@@ -48,6 +48,9 @@ class TrainReporter:
     def batch(self, epoch: int, batch: int, loss: float, seeds: int, bytes_read: int) -> None:
         """A step was made; `batch` counts from 1, `bytes_read` is of the drive since the start."""
 
+    def stepped(self, step: int, lr: float, gradient_norm: float | None) -> None:
+        """A step was made, by its number over all epochs from 1; its norm where it is clipped."""
+
     def memory(self, use: MemoryUse) -> None:
         """After the first step: what the run takes."""
 
