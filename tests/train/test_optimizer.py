@@ -276,7 +276,7 @@ def test_a_checkpoint_without_the_newer_options_is_resumed(
     path = tmp_path / "last.safetensors"
     old = load_checkpoint(path)
     for name in ("optimizer", "momentum", "decay", "clip", "schedule", "warmup_epochs", "lr_min",
-                 "lr_factor", "lr_epochs", "lr_patience"):  # fmt: skip
+                 "lr_factor", "lr_epochs", "lr_patience", "min_delta"):  # fmt: skip
         del old.facts["options"][name]
     for name in ("reference", "plateau"):
         del old.facts["progress"][name]

@@ -309,7 +309,8 @@ class _Run:
             progress.best, progress.best_test = value, result.test
             progress.best_epoch = result.epoch
             self.best_weights = copy.deepcopy(self.model.state_dict())
-        better = is_better(value, progress.reference, higher_is_better=higher)
+        least = self.options.min_delta
+        better = is_better(value, progress.reference, higher_is_better=higher, min_delta=least)
         if better:
             progress.reference = value
         progress.worse = 0 if better else progress.worse + 1

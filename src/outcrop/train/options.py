@@ -113,6 +113,9 @@ class TrainOptions:
         "Evaluation",
         may_change=True,
     )
+    min_delta: Rate = option(
+        0.0, "What a score must gain to count as better, for patience and plateau.", "Evaluation"
+    )
 
     strict_memory: bool = option(
         False,
