@@ -21,7 +21,7 @@ def screen_of(monkeypatch: pytest.MonkeyPatch, *, stdout_is_terminal: bool) -> l
     told = terminal if stdout_is_terminal else file
     console = Console(file=told, force_terminal=stdout_is_terminal, width=100, highlight=False)
     monkeypatch.setattr(output, "stdout", console)
-    with Terminal(None) as reporter:
+    with Terminal() as reporter:
         reporter.progress.stage("trace", 3, "batches")
         reporter.begin(TrainOptions(epochs=2), batches=10, epoch=0)
         reporter.batch(0, 3, 1.5, 100, 0)

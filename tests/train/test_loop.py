@@ -464,7 +464,7 @@ def test_no_epochs_are_said_to_be_none(path: Path, tmp_path: Path) -> None:
     [
         (["--num-neighbors", "10;10"], "num_neighbors must be like"),
         (["--memory", "1MB"], "the smallest that would do"),
-        (["--log", "wandb"], "log must be tensorboard"),
+        (["--log", "comet"], "log must be tensorboard, wandb or"),
         (["--device", "tpu9"], "device must be"),
         (["--device", "cuda:99"], "torch sees"),
         (["--record", "/no/such/folder/run.json"], "there is no folder"),

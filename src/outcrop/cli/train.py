@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from outcrop.cli.arguments import Store, optional
+from outcrop.cli.curves import Together, curve_names, open_curves
 from outcrop.cli.option_parameters import read_texts, with_train_options
 from outcrop.cli.output import stderr
 from outcrop.cli.train_progress import Terminal
@@ -36,7 +37,9 @@ def train(
     ] = None,
     record: Annotated[Path | None, optional("Write what was counted as JSON.", _OUTPUT)] = None,
     report: Annotated[Path | None, optional("Write an HTML page of the run.", _OUTPUT)] = None,
-    log: Annotated[str | None, optional("tensorboard: curves under runs/.", _OUTPUT)] = None,
+    log: Annotated[
+        str | None, optional("Draw curves: tensorboard, wandb or both, with a comma.", _OUTPUT)
+    ] = None,
     **given: Any,
 ) -> None:
     """Train a model on the store's training nodes.
@@ -55,17 +58,17 @@ def train(
     for path in (record, report):
         if path is not None and not path.absolute().parent.is_dir():
             raise OptionError(f"{path} cannot be written: there is no folder {path.parent}")
-    if log not in (None, "tensorboard"):
-        raise OptionError(f"log must be tensorboard (got {log!r})")
+    names = curve_names(log)
     with (
         GraphStore(store) as opened,
         Peak(opened.derived.used_bytes) as written,
-        Terminal(log) as reporter,
+        open_curves(names, {"store": str(store), **options.as_dict()}) as curves,
+        Terminal() as terminal,
     ):
         from outcrop.train.loop import fit
 
         try:
-            result = fit(opened, options, reporter=reporter)
+            result = fit(opened, options, reporter=Together(terminal, *curves))
         except KeyboardInterrupt:
             raise typer.Exit(_interrupted(options)) from None
         if record is not None or report is not None:

@@ -1,9 +1,9 @@
-"""Progress of training on the terminal, and curves for tensorboard."""
+"""Progress of training on the terminal."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
@@ -30,10 +30,9 @@ class _Preparing(Progress):
 
 
 class Terminal(TrainReporter):
-    """A bar for the current epoch, a line for each that is done; curves for tensorboard."""
+    """A bar for the current epoch, a line for each that is done."""
 
-    def __init__(self, log: str | None) -> None:
-        self._log = log
+    def __init__(self) -> None:
         self.progress = _Preparing()
         self._bars = ScreenBars(
             TextColumn("{task.description}"),
@@ -44,20 +43,13 @@ class Terminal(TrainReporter):
             transient=True,
         )
         self._task = self._bars.add_task("", total=1, loss="", rate="", visible=False)
-        self._writer: Any = None
 
     def __enter__(self) -> Terminal:
-        if self._log is not None:
-            from torch.utils.tensorboard.writer import SummaryWriter
-
-            self._writer = SummaryWriter()
         self._bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
-        if self._writer is not None:
-            self._writer.close()
 
     def begin(self, options: TrainOptions, batches: int, epoch: int) -> None:
         self._epochs, self._batches = options.epochs, batches
@@ -84,8 +76,6 @@ class Terminal(TrainReporter):
         if bytes_read > self._bytes:
             rate += f", {format_size(int((bytes_read - self._bytes) / seconds))}/s read"
         self._bars.update(self._task, completed=batch, loss=f"{loss:.3f}", rate=rate)
-        if self._writer is not None:
-            self._writer.add_scalar("loss", loss, epoch * self._batches + batch)
 
     def memory(self, use: MemoryUse) -> None:
         say(
@@ -100,8 +90,6 @@ class Terminal(TrainReporter):
             value = getattr(result, name)
             if value is not None:
                 parts.append(f"{name} {value:.4f}")
-                if self._writer is not None:
-                    self._writer.add_scalar(name, value, result.epoch)
         say("  ".join([*parts, f"{result.seconds:.1f} s"]))
         self._reset(result.epoch + 1)
 
