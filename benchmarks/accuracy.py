@@ -93,7 +93,7 @@ def score(path: Path, graph: Graph, model: str, seed: int) -> float:
     if model == "gcn":
         # All neighbours, and one hop more: gcn weights a neighbour by its own degree.
         chosen["num_neighbors"] = (-1,) * (chosen["layers"] + 1)
-    options = TrainOptions(model=model, seed=seed, **chosen)  # type: ignore[arg-type]
+    options = TrainOptions(model=model, seed=seed, **chosen)
     with GraphStore(path) as store:
         result = fit(store, options)
     assert result.test is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,7 +23,8 @@ from tests.stores import make_random_store
 
 # For each option a value that is not its default, and what must be given with it.
 OTHERS: dict[str, Any] = {
-    "model": "gcn", "epochs": 3, "lr": 0.1, "batch_size": 7, "num_neighbors": [4, -1, 2],
+    "model": "gcn", "model_args": {"width": 64, "skip": [1, 2]}, "epochs": 3, "lr": 0.1,
+    "batch_size": 7, "num_neighbors": [4, -1, 2],
     "memory": "1GB", "strategy": "mmap", "device": "cpu", "checkpoint_dir": "runs/1",
     "resume": True, "layers": 2, "hidden": 12, "heads": 2, "dropout": 0.25, "precision": "bf16",
     "residual": True, "norm": "layer", "jk": "cat", "normalize_rows": True,
@@ -33,7 +34,10 @@ OTHERS: dict[str, Any] = {
     "metric": "roc_auc", "evaluate": "none", "evaluate_every": 2, "patience": 3, "min_delta": 0.01,
     "strict_memory": True, "disk": "5GB", "check": True, "checkpoint_every": 9,
 }  # fmt: skip
-WITH: dict[str, dict[str, Any]] = {"resume": {"checkpoint_dir": "runs/1"}}
+WITH: dict[str, dict[str, Any]] = {
+    "resume": {"checkpoint_dir": "runs/1"},
+    "model_args": {"model": "my.models:make"},
+}
 NAMES = [field.name for field in fields(TrainOptions)]
 
 Ask = Callable[..., TrainOptions]
@@ -116,7 +120,7 @@ def test_every_field_is_an_option_in_its_panel_with_a_short_sentence() -> None:
         assert option.rich_help_panel == (None if shown.panel == "Options" else shown.panel)
         assert shown.panel in get_args(Panel)
         assert shown.text.endswith(".") and len(shown.text) < 90, "one short sentence"
-        if field.default not in (None, (), False) or type(field.default) in (int, float):
+        if field.default not in (None, (), False, MISSING) or type(field.default) in (int, float):
             assert option.show_default, field.name
     assert {found[name].rich_help_panel for name in ("record", "report", "log")} == {"Output"}
 

@@ -85,7 +85,7 @@ def weights_hash(model: torch.nn.Module | dict[str, torch.Tensor]) -> str:
 
 @pytest.mark.parametrize("model", ["sage", "gcn", "gat", "gin"])
 def test_every_model_learns(store: GraphStore, model: str) -> None:
-    result = fit(store, TrainOptions(model=model, dropout=0.1, **{**SMALL, "epochs": 8}))  # type: ignore[arg-type]
+    result = fit(store, TrainOptions(model=model, dropout=0.1, **{**SMALL, "epochs": 8}))
     losses = [epoch.loss for epoch in result.history]
     assert losses[-1] < 0.7 * losses[0]
     assert result.test is not None and result.test > 0.5, "chance is 0.25"

@@ -14,7 +14,16 @@ from outcrop.train.options import TrainOptions, read_config
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"model": "mlp"}, "sage, gcn, gat, gin"),
+        ({"model": "mlp"}, "sage, gcn, gat, gin or module:factory .got 'mlp'"),
+        ({"model": "a-b:c"}, "or module:factory"),
+        ({"model": "a:"}, "or module:factory"),
+        ({"model": "a..b:c"}, "or module:factory"),
+        ({"model": 3}, "or module:factory"),
+        ({"model_args": {"width": 3}}, "model_args are for a model of your own"),
+        ({"model": "a:b", "model_args": [3]}, "model_args must be names and plain values"),
+        ({"model": "a:b", "model_args": {3: 4}}, "model_args must be"),
+        ({"model": "a:b", "model_args": {"x": float("nan")}}, "model_args must be"),
+        ({"model": "a:b", "model_args": {"x": {1, 2}}}, "model_args must be"),
         ({"layers": 4, "num_neighbors": [10] * 3}, "an entry per layer: 4"),
         ({"layers": 2, "num_neighbors": [10] * 4}, "or one more"),
         ({"layers": 0, "num_neighbors": []}, "layers must be a whole number from 1"),

@@ -21,6 +21,9 @@ def infer(
     out: Annotated[Path, typer.Option(help="The .npy file to make.", show_default=False)],
     memory: Memory = 2_000_000_000,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda ...")] = "auto",
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Run the code that makes the checkpoint's own model.")
+    ] = False,
 ) -> None:
     """Compute the output of every node, layer by layer and out of core, on all neighbours.
 
@@ -31,7 +34,7 @@ def infer(
     from outcrop.train.models import choose_device, load_model
 
     with GraphStore(store) as opened, Bars() as progress:
-        model = load_model(load_checkpoint(checkpoint)).to(choose_device(device))
+        model = load_model(load_checkpoint(checkpoint), trust=trust).to(choose_device(device))
         _check_fits(opened, model, checkpoint)
         run(opened, model, out, memory=memory, progress=progress)
     say(f"{out}: {opened.num_nodes:,} rows")
@@ -39,13 +42,15 @@ def infer(
 
 def _check_fits(store: GraphStore, model: Any, checkpoint: Path) -> None:
     """OptionError where the checkpoint is one of another store's features."""
-    if model.in_channels != store.encoding.dim:
+    # Models of the user's own need not say their widths.
+    width, classes = (getattr(model, name, None) for name in ("in_channels", "out_channels"))
+    if width not in (None, store.encoding.dim):
         raise OptionError(
-            f"{checkpoint}: its model takes {model.in_channels} features per node, and those of "
+            f"{checkpoint}: its model takes {width} features per node, and those of "
             f"{store.path} have {store.encoding.dim}"
         )
-    if store.has("labels") and model.out_channels != store.num_classes:
+    if store.has("labels") and classes not in (None, store.num_classes):
         say(
-            f"{checkpoint}: its model has {model.out_channels} classes, and {store.path} has "
+            f"{checkpoint}: its model has {classes} classes, and {store.path} has "
             f"{store.num_classes}"
         )

@@ -14,7 +14,7 @@ from outcrop.cli.curves import Together, curve_names, open_curves
 from outcrop.cli.option_parameters import read_texts, with_train_options
 from outcrop.cli.output import stderr
 from outcrop.cli.train_progress import Terminal
-from outcrop.errors import OptionError
+from outcrop.errors import OptionError, OutcropError
 from outcrop.observe.monitor import Peak
 from outcrop.store.store import GraphStore
 from outcrop.tools.environment import command_line, process_facts, run_record
@@ -71,6 +71,10 @@ def train(
             result = fit(opened, options, reporter=Together(terminal, *curves))
         except KeyboardInterrupt:
             raise typer.Exit(_interrupted(options)) from None
+        except Exception as error:
+            if options.is_own_model and not isinstance(error, (OutcropError, OSError)):
+                raise _mistake_in_own_model(options, error) from error
+            raise
         if record is not None or report is not None:
             found = run_record(
                 "train",
@@ -88,6 +92,15 @@ def train(
                 found.write(record)
             if report is not None:
                 write_report({options.strategy: found.as_dict()}, None, report)
+
+
+def _mistake_in_own_model(options: TrainOptions, error: Exception) -> Exception:
+    """The error in one line; with OUTCROP_DEBUG in the environment, as it is."""
+    from outcrop.train.own import last_line
+
+    if os.environ.get("OUTCROP_DEBUG"):
+        return error
+    return OptionError(f"training {options.model}: {last_line(error)}")
 
 
 def _interrupted(options: TrainOptions) -> int:

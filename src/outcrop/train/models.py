@@ -13,19 +13,22 @@ from torch_geometric.nn.models import GAT, GCN, GIN, MLP, GraphSAGE
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from outcrop.errors import OptionError
-from outcrop.train.checkpoint import Checkpoint, check_weights
+from outcrop.train.checkpoint import Checkpoint, check_weights, load_weights
 from outcrop.train.facts import ModelFacts, saved_options
 from outcrop.train.layered import RowNormalized, as_layered, mixes_nodes, run_layers
 from outcrop.train.layers import layers_of
 from outcrop.train.options import TrainOptions
+from outcrop.train.own import check_trusted, make_own_model
 from outcrop.train.residual import ResidualGNN
 
 _KINDS: dict[str, Any] = {"sage": GraphSAGE, "gcn": GCN, "gat": GAT, "gin": GIN}
 
 
 def make_model(options: TrainOptions, in_channels: int, out_channels: int) -> nn.Module:
-    """One of PyG's models, or one of residual blocks of its convolutions."""
+    """One of PyG's models, one of residual blocks of its convolutions, or one of the user's own."""
     make = _make_residual if options.residual else _make_basic
+    if options.is_own_model:
+        make = make_own_model
     model = make(options, in_channels, out_channels)
     return RowNormalized(model) if options.normalize_rows else model
 
@@ -74,17 +77,21 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def load_model(checkpoint: Checkpoint) -> nn.Module:
+def load_model(checkpoint: Checkpoint, *, trust: bool = False) -> nn.Module:
     """The model of a checkpoint that `outcrop train` wrote, with its weights.
 
-    StoreError, with the field or weight, where it has no such model.
+    StoreError, with the field or weight, where it has no such model. One that was made by a factory
+    of the user's own is made by it again only with `trust`: it is code that the checkpoint names.
     """
     facts = ModelFacts.of(checkpoint)
     options = saved_options(facts, checkpoint.name)
-    with torch.device("meta"):  # its shapes alone: those of a damaged file may be of any size
-        check_weights(checkpoint, make_model(options, facts.in_channels, facts.out_channels))
+    if options.is_own_model:
+        check_trusted(checkpoint, options, trust=trust)
+    else:
+        with torch.device("meta"):  # its shapes alone: those of a damaged file may be of any size
+            check_weights(checkpoint, make_model(options, facts.in_channels, facts.out_channels))
     model = make_model(options, facts.in_channels, facts.out_channels)
-    model.load_state_dict(checkpoint.model)
+    load_weights(checkpoint, model)
     return model
 
 

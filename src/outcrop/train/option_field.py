@@ -44,4 +44,6 @@ def option(
     `may_change`: a run may be resumed with another value. Nothing that weights depend on may.
     """
     about = {"shown": Shown(text, panel, metavar, shown_default), "may_change": may_change}
+    if isinstance(default, dict):
+        return field(default_factory=default.copy, hash=False, metadata=about)
     return field(default=default, metadata=about)

@@ -5,12 +5,13 @@ A field of TrainOptions is the one home of an option: `outcrop train` makes its 
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from outcrop.errors import OptionError
-from outcrop.schema import AtLeast, Between, Count, check_fields, shown
+from outcrop.schema import AtLeast, Between, Count, Made, check_fields, shown
 from outcrop.strategies import STRATEGIES
 from outcrop.train.option_field import option
 
@@ -24,11 +25,33 @@ Positive = Annotated[int, AtLeast(1)]
 Rate = Annotated[float, AtLeast(0)]
 
 
+def _factory_name(value: Any) -> str:
+    module, _, factory = value.partition(":") if isinstance(value, str) else ("", "", "")
+    if not all(part.isidentifier() for part in [*module.split("."), factory]):
+        raise ValueError
+    return str(value)
+
+
+OwnModel = Annotated[str, Made(_factory_name, "module:factory")]
+
+
+def _plain_mapping(value: Any) -> dict[str, Any]:
+    """As it will be when it comes back from a checkpoint."""
+    if not isinstance(value, dict) or not all(isinstance(n, str) for n in value):
+        raise ValueError
+    try:
+        return dict(json.loads(json.dumps(value, allow_nan=False)))
+    except RecursionError:
+        raise ValueError from None
+
+
 @dataclass(frozen=True)
 class TrainOptions:
     """How a model is trained."""
 
-    model: Literal["sage", "gcn", "gat", "gin"] = option("sage", "What is trained.")
+    model: Literal["sage", "gcn", "gat", "gin"] | OwnModel = option(
+        "sage", "What is trained (module:factory for your own)."
+    )
     epochs: Count = option(10, "Passes over the training nodes.", may_change=True)
     lr: Rate = option(0.003, "Learning rate.")
     batch_size: Positive = option(1000, "Seeds per batch.")
@@ -63,6 +86,9 @@ class TrainOptions:
     )
     normalize_rows: bool = option(
         False, "Scale each node's features to a sum of one, as bags of words are.", "Model"
+    )
+    model_args: Annotated[dict[str, Any], Made(_plain_mapping, "names and plain values")] = option(
+        {}, "Keyword arguments of your own model's factory.", "Model", metavar="JSON"
     )
     precision: Literal["fp32", "bf16"] = option(
         "fp32", "What the forward pass computes in.", "Model"
@@ -144,7 +170,12 @@ class TrainOptions:
         if not self.num_neighbors:
             object.__setattr__(self, "num_neighbors", (_USUAL_NEIGHBORS,) * self.layers)
         hops = len(self.num_neighbors)
-        if self.sampler == "neighbor" and hops not in (self.layers, self.layers + 1):
+        if self.model_args and not self.is_own_model:
+            raise OptionError(
+                f"model_args are for a model of your own, module:factory (got model={self.model!r})"
+            )
+        wanted = (hops,) if self.is_own_model else (self.layers, self.layers + 1)
+        if self.sampler == "neighbor" and hops not in wanted:
             raise OptionError(
                 f"num_neighbors needs an entry per layer: {self.layers}, or one more "
                 f"(got {list(self.num_neighbors)})"
@@ -167,6 +198,11 @@ class TrainOptions:
             raise OptionError("schedule=plateau needs evaluations (got evaluate='none')")
         if self.resume and self.checkpoint_dir is None:
             raise OptionError("resume needs checkpoint_dir")
+
+    @property
+    def is_own_model(self) -> bool:
+        """Whether `model` names a factory of the user's."""
+        return ":" in self.model
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
