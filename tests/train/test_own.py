@@ -189,3 +189,21 @@ def test_the_command_finds_a_model_beside_it(store: GraphStore) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     assert load_checkpoint(Path("c/last.safetensors")).model["conv.bias"].shape == (6,)
+
+
+def test_the_examples_of_the_page_are_trained(store: GraphStore) -> None:
+    page = (Path(__file__).parents[2] / "docs/training.md").read_text().split("## outcrop train")[1]
+    [example] = [
+        block.split("```")[0] for block in page.split("```python\n")[1:] if "make" in block
+    ]
+    Path("theirs.py").write_text(example)
+    flags = ["--model", "theirs:make", "--model-args", '{"width": 6}']
+    assert " ".join(flags[2:3]) in example
+    done = CliRunner().invoke(app, ["train", "s", *FLAGS, *flags])
+    sys.modules.pop("theirs", None)
+    assert done.exit_code == 0, done.output
+    Path("run.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
+    done = CliRunner().invoke(
+        app, ["train", "s", "--config", "run.yaml", "--epochs", "1", "--hidden", "4"]
+    )
+    assert done.exit_code == 0, done.output

@@ -107,7 +107,7 @@ class TrainOptions:
     momentum: Annotated[float, Between(0, 1)] = option(0.9, "Momentum of sgd.", "Optimizer")
     weight_decay: Rate = option(0.0, "Weight decay.", "Optimizer")
     decay: Literal["all", "weights"] = option(
-        "all", "What decays; weights leaves out biases and normalisations.", "Optimizer"
+        "all", "What decays (weights: no biases, no normalisations).", "Optimizer"
     )
     clip: Rate = option(0.0, "The most that the norm of gradients may be; 0: any.", "Optimizer")
     schedule: Literal["constant", "cosine", "linear", "step", "plateau"] = option(
