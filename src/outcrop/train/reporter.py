@@ -49,7 +49,7 @@ class TrainReporter:
         """A step was made; `batch` counts from 1, `bytes_read` is of the drive since the start."""
 
     def stepped(self, step: int, lr: float, gradient_norm: float | None) -> None:
-        """A step was made, by its number over all epochs from 1; its norm where it is clipped."""
+        """A step was made, by its number over all epochs; the norm where gradients are clipped."""
 
     def memory(self, use: MemoryUse) -> None:
         """After the first step: what the run takes."""
