@@ -96,6 +96,13 @@ def test_a_model_of_the_current_folder_is_trained_and_made_again(store: GraphSto
         assert torch.equal(again.state_dict()[name], value), name
 
 
+def test_rows_are_normalized_for_own_models_too(store: GraphStore) -> None:
+    options = TrainOptions(**SMALL, model="mine:make", normalize_rows=True, checkpoint_dir="c")
+    result = fit(store, options)
+    again = load_model(load_checkpoint(Path("c/best.safetensors")), trust=True)
+    assert type(again) is type(result.model) and type(again).__name__ == "RowNormalized"
+
+
 def test_what_a_checkpoint_names_is_not_run_unless_it_is_trusted(store: GraphStore) -> None:
     fit(store, TrainOptions(**SMALL, model="mine:make", checkpoint_dir="c"))
     saved = load_checkpoint(Path("c/last.safetensors"))
