@@ -44,8 +44,8 @@ def _check_fits(store: GraphStore, model: Any, checkpoint: Path) -> None:
             f"{checkpoint}: its model takes {model.in_channels} features per node, and those of "
             f"{store.path} have {store.encoding.dim}"
         )
-    if store.has("labels") and model.out_channels != store.num_classes:
+    if store.has("labels") and model.out_channels != store.num_targets:
         say(
-            f"{checkpoint}: its model has {model.out_channels} classes, and {store.path} has "
-            f"{store.num_classes}"
+            f"{checkpoint}: its model has {model.out_channels} outputs, and {store.path} has "
+            f"{store.num_targets} {store.manifest.targets.noun}"
         )

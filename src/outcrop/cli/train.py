@@ -79,7 +79,18 @@ def train(
     seed: Annotated[int | None, _option("--seed", "Seed of weights, batches and dropout.")] = None,
     device: Annotated[str | None, _option("--device", "auto, cpu, cuda, cuda:1 ...")] = None,
     precision: Annotated[str | None, _option("--precision", "fp32 or bf16.")] = None,
-    metric: Annotated[str | None, _option("--metric", "accuracy or roc_auc.")] = None,
+    loss: Annotated[str | None, _option("--loss", "Of values: mse, mae or huber.")] = None,
+    label_smoothing: Annotated[
+        float | None, _option("--label-smoothing", "Of classes: the share that is spread.")
+    ] = None,
+    class_weights: Annotated[
+        str | None,
+        _option("--class-weights", "none, balanced, or a weight for each class, with commas."),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        _option("--metric", "accuracy, f1, f1_micro, roc_auc, ap; of values mae, mse, rmse, r2."),
+    ] = None,
     evaluate: Annotated[
         str | None,
         _option("--evaluate", "On sampled neighbourhoods, on full ones (out of core), or none."),
@@ -151,7 +162,7 @@ def train(
                 opened,
                 name=options.strategy,
                 command=command_line(),
-                configuration=options.as_dict(),
+                configuration={**options.as_dict(), "metric": result.metric},
                 process=process_facts(written.now()),
                 loader=result.record.as_dict(),
                 layouts=opened.derived.used(),

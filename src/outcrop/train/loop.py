@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 from outcrop.errors import OptionError, StoreError
 from outcrop.loader import NeighborLoader, ShaDowLoader
@@ -41,6 +40,7 @@ from outcrop.train.memory import MemoryUse, PeakMeter
 from outcrop.train.models import choose_device, make_model, seed_labels, seed_logits
 from outcrop.train.options import BEST, LAST, TrainOptions
 from outcrop.train.reporter import EpochResult, TrainReporter
+from outcrop.train.targets import Targets
 
 Loader = NeighborLoader | ShaDowLoader
 
@@ -61,6 +61,8 @@ class FitResult:
     stopped_early: bool
     series: dict[str, list[float]]
     """What the machine did, second by second."""
+    metric: str = "accuracy"
+    """What `val` and `test` are."""
 
 
 def fit(
@@ -99,7 +101,8 @@ class _Run:
             _check_bf16()
         self.runtime_bytes = rss_bytes()
         torch.manual_seed(options.seed)
-        self.model = model or make_model(options, store.encoding.dim, store.num_classes)
+        self.targets = Targets.of(store, options)
+        self.model = model or make_model(options, store.encoding.dim, self.targets.out_channels)
         self.model.to(self.device)
         self.optimizer = torch.optim.Adam(
             self.model.parameters(), lr=options.lr, weight_decay=options.weight_decay
@@ -131,7 +134,7 @@ class _Run:
         facts = {
             "options": self.options.as_dict(),
             "in_channels": self.store.encoding.dim,
-            "out_channels": self.store.num_classes,
+            "out_channels": self.targets.out_channels,
             "loader": self.loader.state_dict(),
             "order": self.loader.record.order,
             "progress": asdict(self.progress),
@@ -148,7 +151,8 @@ class _Run:
             return
         checkpoint = load_checkpoint(path)
         facts = RunFacts.of(checkpoint)
-        _check_same(self.options, saved_options(facts, checkpoint.name), path)
+        saved = saved_options(facts, checkpoint.name)
+        _check_same(self.targets.settled(self.options), self.targets.settled(saved), path)
         self._take_up(facts, path)
         restore_checkpoint(checkpoint, self.model, self.optimizer)
         self.progress = facts.progress
@@ -227,8 +231,7 @@ class _Run:
         self.optimizer.zero_grad()
         with self._autocast():
             logits = seed_logits(self.model, batch)
-            # Nodes without a label (-1) are left out.
-            loss = cross_entropy(logits.float(), seed_labels(batch), ignore_index=-1)
+            loss = self.targets.loss(logits.float(), seed_labels(batch))
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         value = loss.item()
@@ -276,7 +279,7 @@ class _Run:
         value = result.val
         if value is None:
             return
-        if self.progress.best is None or value > self.progress.best:
+        if self.targets.is_better(value, self.progress.best):
             self.progress.best, self.progress.best_test = value, result.test
             self.progress.best_epoch = result.epoch
             self.progress.worse = 0
@@ -289,9 +292,9 @@ class _Run:
         if self.options.evaluate == "full":
             # Batches wait meanwhile, and lend their memory: there is one budget.
             with self.loader.runner.lend() as memory:
-                return evaluate_full(self.model, self.store, splits, self.options, memory)
+                return evaluate_full(self.model, self.store, splits, self.targets, memory)
         with self._autocast():
-            return evaluate_sampled(self.model, self.loader, splits, self.options)
+            return evaluate_sampled(self.model, self.loader, splits, self.targets)
 
     def _finish(self) -> FitResult:
         if self.best_weights is not None:
@@ -306,6 +309,7 @@ class _Run:
             memory=self.memory,
             stopped_early=self._stopped(),
             series=self.monitor.series,
+            metric=self.targets.metric,
         )
         self.reporter.end(result)
         return result

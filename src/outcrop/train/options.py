@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from outcrop.errors import OptionError
-from outcrop.schema import AtLeast, Between, Count, check_fields, shown
+from outcrop.schema import AtLeast, Between, Count, Made, check_fields, shown
 
 _USUAL_NEIGHBORS = 10
 
@@ -17,6 +17,25 @@ BEST = "best.safetensors"
 
 Positive = Annotated[int, AtLeast(1)]
 Rate = Annotated[float, AtLeast(0)]
+
+
+def _class_weights(given: Any) -> str | tuple[float, ...]:
+    """Names and lists, and text as the command line has it: "1,2.5"."""
+    if given in ("none", "balanced"):
+        return str(given)
+    weights = given.split(",") if isinstance(given, str) else given
+    if not isinstance(weights, (list, tuple)) or not weights:
+        raise ValueError
+    numbers = tuple(map(float, weights))
+    if not all(0 <= number < float("inf") for number in numbers):
+        raise ValueError
+    return numbers
+
+
+ClassWeights = Annotated[
+    str | tuple[float, ...],
+    Made(_class_weights, "none, balanced, or a list of numbers of at least 0"),
+]
 
 
 @dataclass(frozen=True)
@@ -54,7 +73,17 @@ class TrainOptions:
     seed: Annotated[int, Between(0, (1 << 64) - 1)] = 0
     device: str = "auto"
     precision: Literal["fp32", "bf16"] = "fp32"
-    metric: Literal["accuracy", "roc_auc"] = "accuracy"
+    loss: Literal["auto", "mse", "mae", "huber"] = "auto"
+    """Of values; auto: mse. Classes have cross entropy, labels its binary form."""
+    label_smoothing: Annotated[float, Between(0, 1)] = 0.0
+    """Of classes: the share of each target that is spread over all of them."""
+    class_weights: ClassWeights = "none"
+    """What a class counts in the loss: none (all alike), balanced (the inverse of how often it
+    occurs among training nodes), or a weight for each."""
+    metric: Literal[
+        "auto", "accuracy", "f1", "f1_micro", "roc_auc", "ap", "mae", "mse", "rmse", "r2"
+    ] = "auto"
+    """auto: accuracy of classes, roc_auc of labels, mae of values."""
     evaluate: Literal["sampled", "full", "none"] = "sampled"
     """Validation on sampled neighbourhoods, or on full ones, layer by layer from disk."""
     evaluate_every: Positive = 1
@@ -99,7 +128,11 @@ class TrainOptions:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return {**asdict(self), "num_neighbors": list(self.num_neighbors)}
+        values = asdict(self)
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+        }
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], where: str = "options") -> TrainOptions:
