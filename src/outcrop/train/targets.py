@@ -65,10 +65,9 @@ class Targets:
         return made
 
     def settled(self, options: TrainOptions) -> TrainOptions:
-        """The options with names in place of "auto"."""
-        names: dict[str, Any] = {"loss": self._loss_name, "metric": self.metric}
-        auto = {name: given for name, given in names.items() if getattr(options, name) == "auto"}
-        return replace(options, **auto)
+        """Options for these targets, maybe of another run, with names in place of "auto"."""
+        made: Any = Targets(self.kind, self.out_channels, options)
+        return replace(options, loss=made._loss_name, metric=made.metric)
 
     # Loss
 
