@@ -138,8 +138,7 @@ def test_targets_of_any_kind(
 ) -> None:
     graph = random_graph(500, 4000)
     with make_store(tmp_path / "g.outcrop", graph, targets=targets, width=width) as store:
-        options = {"num_neighbors": [3, 3], "input_nodes": "train", "batch_size": 50}
-        check(store, strategy, "least", kind=kind, **options)
+        check(store, strategy, "least", kind=kind, num_neighbors=[3, 3], batch_size=50)
 
 
 @pytest.mark.parametrize("strategy", VARIANTS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -233,9 +234,12 @@ def test_labels_of_a_file_are_read_in_parts(
     np.save(tmp_path / "y.npy", np.zeros((30_000, 40), np.int8))
     asked: list[int] = []
     plain = files_module.npy_items
-    monkeypatch.setattr(
-        files_module, "npy_items", lambda path, count: asked.append(count) or plain(path, count)
-    )
+
+    def watched(path: Path, count: int) -> Iterator[NDArray[Any]]:
+        asked.append(count)
+        return plain(path, count)
+
+    monkeypatch.setattr(files_module, "npy_items", watched)
     stream = file_attributes(Files(labels=tmp_path / "y.npy")).labels
     assert stream is not None
     sizes = [chunk.size for chunk in stream.chunks]
