@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch_geometric.data import Data
 
 import outcrop
@@ -29,17 +30,24 @@ def make_store(
     train: int | None = None,
     seed: int = 0,
     edge_ids: bool = False,
+    targets: str = "classes",
+    width: int | None = None,
 ) -> GraphStore:
     """A graph with random features, labels, and the first `train` nodes as its training set.
 
     `edge_ids`: whether they are kept, and read for each batch beside what a strategy reads.
+    `width`: labels or values per node.
     """
     rng = np.random.default_rng(seed)
     nodes = graph.num_nodes
     parts: dict[str, Any] = {"edge_index": torch.from_numpy(graph.edges.copy()), "num_nodes": nodes}
     if dim is not None:
         parts["x"] = torch.from_numpy(rng.standard_normal((nodes, dim)).astype(np.float32))
-    parts["y"] = torch.from_numpy(rng.integers(0, CLASSES, nodes))
+    parts["y"] = torch.from_numpy(
+        rng.integers(0, CLASSES, nodes)
+        if targets == "classes"
+        else some(rng, nodes, targets, width)
+    )
     ids = torch.randperm(nodes, generator=torch.Generator().manual_seed(seed))
     count = nodes // 2 if train is None else train
     for name, chosen in (
@@ -50,7 +58,22 @@ def make_store(
         mask = torch.zeros(nodes, dtype=torch.bool)
         mask[chosen] = True
         parts[f"{name}_mask"] = mask
-    return outcrop.from_pyg(Data(**parts), path, feature_dtype=feature_dtype, edge_ids=edge_ids)
+    return outcrop.from_pyg(
+        Data(**parts), path, feature_dtype=feature_dtype, edge_ids=edge_ids, targets=targets
+    )
+
+
+def some(
+    rng: np.random.Generator, nodes: int, targets: str, width: int | None
+) -> NDArray[np.float32]:
+    """Labels or values, about a fifth of them missing, of which each node has the first."""
+    shape = (nodes,) if width is None else (nodes, width)
+    made = rng.standard_normal(shape)
+    if targets == "multilabel":
+        made = (made > 0).astype(float)
+    missing = rng.random(shape) < 0.2
+    missing.reshape(nodes, -1)[:, 0] = False
+    return np.where(missing, np.nan, made).astype(np.float32)
 
 
 def make_random_store(path: Path, nodes: int = 300, edges: int = 3000, **more: Any) -> GraphStore:

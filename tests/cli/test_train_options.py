@@ -31,7 +31,8 @@ OTHERS: dict[str, Any] = {
     "sampler": "shadow", "replace": True, "seed": 5, "deterministic": True, "weight_decay": 0.01,
     "optimizer": "adamw", "momentum": 0.5, "decay": "weights", "clip": 1.5, "schedule": "cosine",
     "warmup_epochs": 0.5, "lr_min": 0.001, "lr_factor": 0.5, "lr_epochs": 4, "lr_patience": 2,
-    "metric": "roc_auc", "evaluate": "none", "evaluate_every": 2, "patience": 3, "min_delta": 0.01,
+    "loss": "huber", "label_smoothing": 0.1, "class_weights": [1.0, 2.5], "metric": "roc_auc",
+    "evaluate": "none", "evaluate_every": 2, "patience": 3, "min_delta": 0.01,
     "strict_memory": True, "disk": "5GB", "check": True, "checkpoint_every": 9,
 }  # fmt: skip
 WITH: dict[str, dict[str, Any]] = {
@@ -54,7 +55,7 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(loop, "fit", fit)
-    monkeypatch.setenv("MKL_CBWR", "")  # put back afterwards
+    monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", "")  # put back afterwards
     monkeypatch.chdir(tmp_path)
 
     def of(*flags: str) -> TrainOptions:

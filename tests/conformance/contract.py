@@ -45,7 +45,11 @@ def check_against_store(batch: Any, store: GraphStore) -> None:
         stored = raw.reshape(len(n_id), -1).view(np.uint8).reshape(len(n_id), -1)
         assert np.array_equal(batch.x.numpy(), decode(stored, store.encoding), equal_nan=True)
     labelled = n_id[batch.root_n_id.numpy()] if "root_n_id" in batch else n_id
-    assert np.array_equal(batch.y.numpy(), store.labels[labelled])
+    y = store.labels[labelled]
+    if store.target_kind == "multilabel":
+        y = np.where(y < 0, np.float32(np.nan), y.astype(np.float32))
+    assert batch.y.numpy().dtype == y.dtype
+    assert np.array_equal(batch.y.numpy(), y, equal_nan=True)
     source, target = batch.edge_index.numpy()
     places = batch.e_id.numpy()
     if store.has("edge_ids"):  # of a directed graph: a permutation

@@ -15,6 +15,7 @@ from outcrop.loader import NeighborLoader, ShaDowLoader
 from outcrop.options import DiskOptions, parse_size
 from outcrop.store.format import ENCODINGS
 from outcrop.store.store import GraphStore
+from outcrop.store.targets import TARGET_KINDS
 from outcrop.strategies import STRATEGIES
 from outcrop.tools.bench.variants import variant_named
 from tests.conformance.contract import all_contents, check_against_store
@@ -77,6 +78,8 @@ def cases(draw: st.DrawFn) -> tuple[Graph, dict[str, Any], dict[str, Any]]:
         "feature_dtype": draw(st.sampled_from(ENCODINGS)),
         "train": draw(st.integers(0, graph.num_nodes)),
         "edge_ids": draw(st.booleans()),
+        "targets": draw(st.sampled_from(TARGET_KINDS)),
+        "width": draw(st.sampled_from([None, 1, 3, 70])),
     }
     hops = draw(st.integers(1, 3))
     kind = draw(st.sampled_from(["neighbor", "neighbor", "shadow"]))
@@ -125,6 +128,17 @@ def test_rows_of_any_size_and_encoding(
     options = DiskOptions(engine=engine)  # type: ignore[arg-type]
     with GraphStore(tmp_path / "g.outcrop", options) as store:
         check(store, strategy, budget, num_neighbors=[4, 3], input_nodes="train", batch_size=25)
+
+
+@pytest.mark.parametrize("strategy", OTHERS)
+@pytest.mark.parametrize(("targets", "width"), [("multilabel", 40), ("values", None)])
+@pytest.mark.parametrize("kind", ["neighbor", "shadow"])
+def test_targets_of_any_kind(
+    tmp_path: Path, strategy: str, targets: str, width: int | None, kind: str
+) -> None:
+    graph = random_graph(500, 4000)
+    with make_store(tmp_path / "g.outcrop", graph, targets=targets, width=width) as store:
+        check(store, strategy, "least", kind=kind, num_neighbors=[3, 3], batch_size=50)
 
 
 @pytest.mark.parametrize("strategy", VARIANTS)

@@ -196,7 +196,7 @@ def test_weights_of_adj_t_are_said_to_be_left_out(tmp_path: Path) -> None:
     [
         ({"edge_index": torch.zeros(50, 2).long()}, r"edge_index: must be integers \[2, E\] .got"),
         ({"edge_index": torch.zeros(2, 50)}, r"edge_index: must be integers \[2, E\] .got float32"),
-        ({"y": torch.zeros(20, 4)}, r"y: must be one label per node.*got \[20, 4\]"),
+        ({"y": torch.zeros(20, 4, 2)}, r"y: must be \[N\] or \[N, T\].*got \[20, 4, 2\]"),
         ({"x": torch.zeros(20)}, r"x: must be \[N, F\] .got \[20\]"),
         ({"x": [1, 2]}, "x: must be a tensor.*got list"),
         (

@@ -99,7 +99,7 @@ WRONG = [
     ({"indptr": [0, 1, 2, 2]}, "indptr.npy: ends with 2, but there are 3 edges"),
     ({"indices": [0, 3, 1]}, "indices.npy: entry 1 is 3, not 0 to 2"),
     ({"indices": [0, -1, 1]}, "indices.npy: entry 1 is -1"),
-    ({"labels": [0, 2, -1]}, "labels.npy: entry 1 is 2, not -1 to 1"),
+    ({"labels": [0, 2, -1]}, "labels.npy: node 1 has label 2, but there are 2 classes"),
     ({"train": [0, 3]}, "train.npy: node 3 does not exist"),
     ({"train": [0], "val": [1, 0]}, "val.npy: node 0 is in a split twice"),
 ]

@@ -16,7 +16,7 @@ import outcrop
 from outcrop.cli import app
 from outcrop.observe.record import read_record
 from outcrop.progress import Progress
-from outcrop.train import TrainOptions, TrainReporter, fit
+from outcrop.train import TrainOptions, TrainReporter, fit, models
 from tests.ledger.cases import DISK, digest
 from tests.ledger.record import SAVED
 from tests.ledger.saved import (
@@ -138,7 +138,13 @@ class _Notes(Progress):
         self.notes.append(text)
 
 
-def test_training_resumes_from_its_checkpoint(saved: Path, facts: dict[str, Any]) -> None:
+@pytest.mark.parametrize("by_layers", [False, True])
+def test_training_resumes_from_its_checkpoint(
+    saved: Path, facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch, by_layers: bool
+) -> None:
+    """With PyG's forward pass, which it was saved with; with layers other values are dropped."""
+    if not by_layers:
+        monkeypatch.setattr(models, "as_layered", lambda _: None)
     reporter = TrainReporter()
     reporter.progress = notes = _Notes()
     threads = torch.get_num_threads()
@@ -153,9 +159,12 @@ def test_training_resumes_from_its_checkpoint(saved: Path, facts: dict[str, Any]
     assert f"epoch 2 of 3, after {STOPPED_AFTER} of" in note
     # Not to the last bit: processors add in other orders.
     kept = facts["training"]
-    assert [epoch.loss for epoch in result.history] == pytest.approx(kept["losses"], rel=1e-3)
+    losses = [epoch.loss for epoch in result.history]
+    assert losses == pytest.approx(kept["losses"], rel=0.03 if by_layers else 1e-3)
     found = weights(result.model)
     assert found.keys() == kept["weights"].keys()
+    if by_layers:
+        return
     for name, values in kept["weights"].items():
         assert found[name] == pytest.approx(values, rel=1e-3, abs=1e-4), name
 

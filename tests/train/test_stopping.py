@@ -27,6 +27,8 @@ NAN = float("nan")
         (0.4, 0.5, False, 0.2, False),
         (NAN, 0.5, True, 0.0, False),
         (NAN, 0.5, False, 0.0, False),
+        (NAN, None, True, 0.0, True),
+        (NAN, NAN, False, 0.0, False),
         (0.1, NAN, True, 0.5, True),
         (0.9, NAN, False, 0.5, True),
     ],

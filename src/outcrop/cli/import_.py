@@ -41,6 +41,15 @@ class MissingLabel(str, Enum):
     nan = "nan"
 
 
+class Targets(str, Enum):
+    """What labels are."""
+
+    auto = "auto"
+    classes = "classes"
+    multilabel = "multilabel"
+    values = "values"
+
+
 Undirected = Annotated[
     bool, typer.Option("--undirected", help="Add the reverse of every edge but self loops.")
 ]
@@ -61,6 +70,13 @@ Dtype = Annotated[
 MissingOption = Annotated[
     MissingLabel, typer.Option(help="What stands for 'no label' in float labels.")
 ]
+TargetsOption = Annotated[
+    Targets,
+    typer.Option(
+        help="What labels are: a class per node, several labels of 0 and 1, or values to predict; "
+        "auto: by dtype and shape."
+    ),
+]
 NodeFile = Annotated[Path | None, optional("A .npy file of node ids.")]
 Source = Annotated[Path, typer.Argument(help="The file to import.", show_default=False)]
 
@@ -77,15 +93,19 @@ def import_npz(
     edge_ids: EdgeIds = True,
     feature_dtype: Dtype = None,
     missing_label: MissingOption = MissingLabel.minus_one,
+    targets: TargetsOption = Targets.auto,
 ) -> None:
     """One .npz file with edge_index, x, y and masks.
 
     Members: edge_index [2, E] (source, target), num_nodes, x [N, F] (or CSR: x_data, x_indices,
-    x_indptr, x_shape), y [N], train_mask, val_mask, test_mask. All but edge_index are optional.
+    x_indptr, x_shape), y [N] or [N, T], train_mask, val_mask, test_mask. All but edge_index are
+    optional.
 
     Example: outcrop import npz cora.npz cora.outcrop --feature-dtype float16
     """
-    graph = npz_source(source, nan_is_missing=missing_label is MissingLabel.nan)
+    graph = npz_source(
+        source, nan_is_missing=missing_label is MissingLabel.nan, targets=targets.value
+    )
     options = IngestOptions(
         memory, undirected, drop_self_loops, merge_multi_edges, edge_ids, _name(feature_dtype)
     )
@@ -104,6 +124,7 @@ def import_edgelist(
     edge_ids: EdgeIds = True,
     feature_dtype: Dtype = None,
     missing_label: MissingOption = MissingLabel.minus_one,
+    targets: TargetsOption = Targets.auto,
     num_nodes: Annotated[
         int | None,
         count_option(
@@ -118,7 +139,9 @@ def import_edgelist(
         bool,
         typer.Option("--adopt-features", help="Use the --features file where it is; no copy."),
     ] = False,
-    labels: Annotated[Path | None, optional("A .npy file [N]; needs --num-nodes.")] = None,
+    labels: Annotated[
+        Path | None, optional("A .npy file [N] or [N, T]; needs --num-nodes.")
+    ] = None,
     train: NodeFile = None,
     val: NodeFile = None,
     test: NodeFile = None,
@@ -162,7 +185,9 @@ def import_edgelist(
                 seed=seed,
                 memory=memory,
             )
-        return file_attributes(files, nan_is_missing=missing_label is MissingLabel.nan)
+        return file_attributes(
+            files, nan_is_missing=missing_label is MissingLabel.nan, targets=targets.value
+        )
 
     graph = edgelist_source(
         source, num_nodes=num_nodes, skip_lines=skip_lines, attributes=attributes

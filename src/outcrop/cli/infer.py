@@ -43,14 +43,14 @@ def infer(
 def _check_fits(store: GraphStore, model: Any, checkpoint: Path) -> None:
     """OptionError where the checkpoint is one of another store's features."""
     # Models of the user's own need not say their widths.
-    width, classes = (getattr(model, name, None) for name in ("in_channels", "out_channels"))
+    width, outputs = (getattr(model, name, None) for name in ("in_channels", "out_channels"))
     if width not in (None, store.encoding.dim):
         raise OptionError(
             f"{checkpoint}: its model takes {width} features per node, and those of "
             f"{store.path} have {store.encoding.dim}"
         )
-    if store.has("labels") and classes not in (None, store.num_classes):
+    if store.has("labels") and outputs not in (None, store.num_targets):
         say(
-            f"{checkpoint}: its model has {classes} classes, and {store.path} has "
-            f"{store.num_classes}"
+            f"{checkpoint}: its model has {outputs} outputs, and {store.path} has "
+            f"{store.num_targets} {store.manifest.targets.noun}"
         )

@@ -26,7 +26,7 @@ def info(store: Store, as_json: Json = False) -> None:
     shown = {
         "nodes": f"{facts['nodes']:,}",
         "edges": f"{facts['edges']:,}",
-        "classes": f"{facts['classes']:,}",
+        opened.manifest.targets.noun: f"{opened.num_targets:,}",
         "features": "none"
         if features is None
         else f"{features['dim']} x {features['encoding']}, {format_size(features['bytes'])}"
@@ -60,6 +60,7 @@ def _facts(store: GraphStore) -> dict[str, Any]:
         "nodes": manifest.num_nodes,
         "edges": manifest.num_edges,
         "classes": manifest.num_classes,
+        "targets": manifest.target_kind,
         "features": features,
         "splits": {name: arrays[name].shape[0] for name in SPLITS if name in arrays},
         "arrays": {name: {"dtype": str(entry.dtype), "shape": entry.shape}

@@ -52,9 +52,9 @@ def train(
     Example: outcrop train big.outcrop --config run.yaml --checkpoint-dir runs/1 --resume
     """
     options = _merge(config, given)
-    if options.deterministic:
-        # MKL looks at it when it is loaded, which is now.
-        os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
+    # torch looks at it when it first allocates: huge pages for large tensors, which it gives back
+    # after each step. Half of a step on the CPU was page faults of small ones.
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     for path in (record, report):
         if path is not None and not path.absolute().parent.is_dir():
             raise OptionError(f"{path} cannot be written: there is no folder {path.parent}")
@@ -81,7 +81,7 @@ def train(
                 opened,
                 name=options.strategy,
                 command=command_line(),
-                configuration=options.as_dict(),
+                configuration={**options.as_dict(), "metric": result.metric},
                 process=process_facts(written.now()),
                 loader=result.record.as_dict(),
                 layouts=opened.derived.used(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -15,7 +16,9 @@ from outcrop import _core
 from outcrop.disk import Disk
 from outcrop.errors import BudgetError, IngestError, OptionError
 from outcrop.ingest.compact import Compaction
+from outcrop.ingest.labels import LabelReader
 from outcrop.ingest.source import (
+    NODES_PER_CHUNK,
     AdoptedRows,
     Attributes,
     EdgeChunk,
@@ -31,6 +34,7 @@ from outcrop.store.arrays import map_array
 from outcrop.store.build import StoreBuilder
 from outcrop.store.edges import LEAST_SORT_BYTES, Block, EdgeSorter, RecordLayout
 from outcrop.store.format import SPLITS, Manifest, RowEncoding
+from outcrop.store.targets import TargetKind, without_target
 
 # Besides sorting: chunks of edges, write buffers of three arrays, blocks, the engine.
 _OTHER_BYTES = 16 << 20
@@ -71,14 +75,15 @@ def import_graph(
             )
         num_nodes, num_edges = _import_topology(builder, source, options, memory, progress)
         attributes = attributes or _checked_attributes(source, num_nodes, options)
-        encoding, num_classes = write_attributes(
+        written = write_attributes(
             builder, source.name, attributes, num_nodes, options.feature_dtype, progress
         )
         return builder.commit(
             num_nodes=num_nodes,
             num_edges=num_edges,
-            num_classes=num_classes,
-            features=encoding,
+            num_classes=written.num_classes,
+            features=written.encoding,
+            target_kind=written.target_kind,
             source=source.name,
             # What changes the result; the memory does not.
             options={key: value for key, value in asdict(options).items() if key != "memory"},
@@ -123,7 +128,7 @@ def check_free_space(
     record_bytes = 0
     if layout is not None and num_edges * layout.bytes > sort_bytes:
         record_bytes = layout.bytes
-    node_bytes = 0 if attributes.labels is None else 8
+    node_bytes = 0 if attributes.labels is None else attributes.labels.stored_row_bytes
     if isinstance(attributes.features, RowStream):
         node_bytes += _encoding(attributes.features, feature_dtype).row_bytes
     topology = 8 * num_nodes + num_edges * edge_bytes
@@ -284,13 +289,22 @@ def _checked_attributes(source: GraphSource, num_nodes: int, options: IngestOpti
         _check_rows(source.name, attributes.features, num_nodes, options.feature_dtype)
     labels = attributes.labels
     if labels is not None:
-        if labels.dtype.kind not in "iufb":
-            raise IngestError(source.name, "labels", f"must be numbers (got {labels.dtype})")
-        if labels.count != num_nodes:
-            raise IngestError(source.name, "labels", f"{labels.count} labels for {num_nodes} nodes")
+        _check_labels(source.name, labels, num_nodes)
     if attributes.splits:
         check_split_memory(options.memory, num_nodes)
     return attributes
+
+
+def _check_labels(name: str, labels: LabelStream, num_nodes: int) -> None:
+    if labels.dtype.kind not in "iufb":
+        raise IngestError(name, "labels", f"must be numbers (got {labels.dtype})")
+    if labels.count != num_nodes:
+        raise IngestError(name, "labels", f"{labels.count} labels for {num_nodes} nodes")
+    width = labels.width
+    if width is not None and not 0 < width <= _MOST_DIM:
+        raise IngestError(name, "labels", f"{width} per node; 1 to {_MOST_DIM} are taken")
+    if labels.kind == "classes" and width not in (None, 1):
+        raise IngestError(name, "labels", f"a node has one class (got {width} per node)")
 
 
 def _check_rows(
@@ -311,6 +325,15 @@ def _check_rows(
         )
 
 
+@dataclass(frozen=True)
+class WrittenAttributes:
+    """What the manifest says of features and labels."""
+
+    encoding: RowEncoding | None
+    num_classes: int
+    target_kind: TargetKind
+
+
 def write_attributes(
     builder: StoreBuilder,
     name: str,
@@ -318,14 +341,15 @@ def write_attributes(
     num_nodes: int,
     feature_dtype: str | None = None,
     progress: Progress = SILENT,
-) -> tuple[RowEncoding | None, int]:
-    """Writes features, labels and splits; returns the rows' encoding and the number of classes."""
+) -> WrittenAttributes:
+    """Writes features, labels and splits."""
     num_classes = 0
+    target_kind: TargetKind = "classes"
     if attributes.labels is not None:
         progress.stage("labels", num_nodes, "nodes")
-        check = _LabelCheck(name, attributes.labels, progress)
-        builder.write("labels", check.chunks(), np.int64, rows=num_nodes)
-        num_classes = check.largest + 1
+        reader = LabelReader(name, attributes.labels, progress)
+        builder.write("labels", reader.chunks(), reader.dtype, reader.row_shape, num_nodes)
+        num_classes, target_kind = reader.num_classes, reader.kind
     _write_splits(builder, name, attributes.splits, num_nodes)
     encoding = None
     features = attributes.features
@@ -336,59 +360,11 @@ def write_attributes(
             builder.adopt("features", features.path)
         else:
             _write_features(builder, name, features, encoding, progress)
-    return encoding, num_classes
+    return WrittenAttributes(encoding, num_classes, target_kind)
 
 
 def _encoding(features: RowStream | AdoptedRows, feature_dtype: str | None) -> RowEncoding:
     return RowEncoding(feature_dtype or features.encoding, features.dim)
-
-
-class _LabelCheck:
-    """Labels as they come -> int64, -1 for none; the largest is remembered."""
-
-    def __init__(self, name: str, labels: LabelStream, progress: Progress) -> None:
-        self.largest = -1
-        self._name = name
-        self._labels = labels
-        self._progress = progress
-
-    def chunks(self) -> Iterator[NDArray[np.int64]]:
-        node = 0
-        for chunk in self._labels.chunks:
-            labels = self._to_int(chunk.reshape(-1), node)
-            if len(labels):
-                if labels.min() < -1:
-                    bad = int(np.argmax(labels < -1))
-                    raise IngestError(
-                        self._name,
-                        f"label of node {node + bad}",
-                        f"{labels[bad]} is negative (-1 means no label)",
-                    )
-                self.largest = max(self.largest, int(labels.max()))
-            node += len(labels)
-            self._progress.advance(len(labels))
-            yield labels
-
-    def _to_int(self, labels: NDArray[Any], node: int) -> NDArray[np.int64]:
-        if not np.issubdtype(labels.dtype, np.floating):
-            return labels.astype(np.int64)
-        missing = np.isnan(labels)
-        if missing.any() and not self._labels.nan_is_missing:
-            raise IngestError(
-                self._name,
-                f"label of node {node + int(np.argmax(missing))}",
-                "NaN; write -1 for a node without a label, or say that NaN means none "
-                "(--missing-label nan, nan_is_missing=True)",
-            )
-        with np.errstate(invalid="ignore"):  # infinity: it is no whole number either
-            rounded = np.where(missing, -1, labels).astype(np.int64)
-        wrong = rounded != np.where(missing, -1, labels)
-        if wrong.any():
-            bad = int(np.argmax(wrong))
-            raise IngestError(
-                self._name, f"label of node {node + bad}", f"{labels[bad]} is not a whole number"
-            )
-        return rounded
 
 
 def _write_splits(
@@ -408,16 +384,24 @@ def _write_splits(
                 beyond = not 0 <= node < num_nodes
                 what = f"but there are only {num_nodes} nodes" if beyond else "for the second time"
                 raise IngestError(name, f"split {split}", f"node {node}, {what}")
-            if labels is not None and len(ids):
-                missing = labels[ids] < 0
-                if missing.any():
-                    node = int(ids[np.argmax(missing)])
-                    raise IngestError(name, f"split {split}", f"node {node} has no label")
+            if labels is not None and (node_without := _first_without(labels, ids)) is not None:
+                raise IngestError(name, f"split {split}", f"node {node_without} has no label")
             yield ids
 
     for split in SPLITS:
         if split in splits:
             builder.write(split, checked(split, splits[split]), np.int64)
+
+
+def _first_without(labels: NDArray[Any], ids: Ids) -> int | None:
+    """The first of these nodes that has no label at all."""
+    at_a_time = max(1, NODES_PER_CHUNK // math.prod(labels.shape[1:]))
+    for first in range(0, len(ids), at_a_time):
+        some = ids[first : first + at_a_time]
+        missing = without_target(labels[some])
+        if missing.any():
+            return int(some[np.argmax(missing)])
+    return None
 
 
 def _write_features(

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outcrop.errors import CorruptError, IngestError
+from outcrop.ingest.labels import file_labels, parse_targets
 from outcrop.ingest.source import (
     NODES_PER_CHUNK,
     AdoptedRows,
@@ -35,17 +36,31 @@ class Files:
         return any((self.features, self.labels, *self.splits.values()))
 
 
-def file_attributes(files: Files, *, nan_is_missing: bool = False) -> Attributes:
+def file_attributes(
+    files: Files, *, nan_is_missing: bool = False, targets: str | None = None
+) -> Attributes:
     """Streams over the files."""
-    labels = None
-    if files.labels is not None:
-        header = _header(files.labels)
-        chunks = npy_items(files.labels, NODES_PER_CHUNK)
-        labels = LabelStream(header.count, header.dtype, chunks, nan_is_missing)
     return Attributes(
         features=_features(files),
-        labels=labels,
+        labels=_labels(files.labels, nan_is_missing, targets),
         splits={name: _ids(path) for name, path in files.splits.items() if path is not None},
+    )
+
+
+def _labels(path: Path | None, nan_is_missing: bool, targets: str | None) -> LabelStream | None:
+    if path is None:
+        return None
+    header = _header(path)
+    return file_labels(
+        path,
+        "labels",
+        dtype=header.dtype,
+        shape=header.shape,
+        fortran_order=header.fortran_order,
+        items=lambda count: npy_items(path, count),
+        num_nodes=None,
+        nan_is_missing=nan_is_missing,
+        targets=parse_targets(targets),
     )
 
 

@@ -5,7 +5,8 @@ Members, each a .npy inside the zip, compressed or not, read as streams:
     edge_index  int [2, E], source -> target
     num_nodes   int; else the number of rows of x, or of y
     x           float [N, F]; or CSR: x_data, x_indices, x_indptr, x_shape
-    y           int [N], -1 for none; or float
+    y           int [N], -1 for none, or float: classes; int [N, T] of 0 and 1: labels; else as
+                `targets` says
     train_mask, val_mask, test_mask   bool [N]
 """
 
@@ -25,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outcrop.errors import IngestError
+from outcrop.ingest.labels import file_labels, parse_targets
 from outcrop.ingest.source import (
     NODES_PER_CHUNK,
     Attributes,
@@ -40,6 +42,7 @@ from outcrop.ingest.source import (
 )
 from outcrop.schema import shown
 from outcrop.store.format import SPLITS, NpyHeader, parse_npy_header
+from outcrop.store.targets import TargetKind
 
 _EDGES_PER_CHUNK = 1 << 17
 # What zipfile raises about archives that are damaged, encrypted, or of a kind that it lacks.
@@ -55,8 +58,11 @@ _ZIP_ERRORS = (
 )
 
 
-def npz_source(path: str | os.PathLike[str], *, nan_is_missing: bool = False) -> GraphSource:
+def npz_source(
+    path: str | os.PathLike[str], *, nan_is_missing: bool = False, targets: str | None = None
+) -> GraphSource:
     """Opens the file and checks that its members fit together."""
+    kind = parse_targets(targets)
     archive = NpzArchive(Path(path))
     if "edge_index" not in archive:
         raise IngestError(path, "", f"no edge_index among {', '.join(sorted(archive.names))}")
@@ -71,7 +77,7 @@ def npz_source(path: str | os.PathLike[str], *, nan_is_missing: bool = False) ->
         name=os.fspath(path),
         edges=_edges(archive, header),
         num_nodes=_num_nodes(archive),
-        attributes=lambda num_nodes: _attributes(archive, num_nodes, nan_is_missing),
+        attributes=lambda num_nodes: _attributes(archive, num_nodes, nan_is_missing, kind),
         total=header.shape[1],
     )
 
@@ -193,18 +199,33 @@ def _ids(values: NDArray[Any]) -> Ids:
     return np.ascontiguousarray(values, dtype=np.int64)
 
 
-def _attributes(archive: NpzArchive, num_nodes: int, nan_is_missing: bool) -> Attributes:
-    labels = None
-    if "y" in archive:
-        header = archive.header("y")
-        chunks = archive.items("y", NODES_PER_CHUNK)
-        labels = LabelStream(header.count, header.dtype, chunks, nan_is_missing)
+def _attributes(
+    archive: NpzArchive, num_nodes: int, nan_is_missing: bool, targets: TargetKind | None
+) -> Attributes:
     splits = {
         split: _mask_ids(archive, f"{split}_mask", num_nodes)
         for split in SPLITS
         if f"{split}_mask" in archive
     }
+    labels = _labels(archive, num_nodes, nan_is_missing, targets) if "y" in archive else None
     return Attributes(_features(archive), labels, splits)
+
+
+def _labels(
+    archive: NpzArchive, num_nodes: int, nan_is_missing: bool, targets: TargetKind | None
+) -> LabelStream:
+    header = archive.header("y")
+    return file_labels(
+        archive.path,
+        "y",
+        dtype=header.dtype,
+        shape=header.shape,
+        fortran_order=header.fortran_order,
+        items=lambda count: archive.items("y", count),
+        num_nodes=num_nodes,
+        nan_is_missing=nan_is_missing,
+        targets=targets,
+    )
 
 
 def _mask_ids(archive: NpzArchive, name: str, num_nodes: int) -> Iterator[Ids]:

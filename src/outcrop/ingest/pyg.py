@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from outcrop.errors import IngestError, OptionError
 from outcrop.ingest.build import import_graph
+from outcrop.ingest.labels import array_labels, parse_targets
 from outcrop.ingest.source import (
     Attributes,
     EdgeChunk,
@@ -30,6 +31,7 @@ from outcrop.ingest.source import (
 from outcrop.progress import SILENT, Progress
 from outcrop.store.format import SPLITS
 from outcrop.store.store import GraphStore
+from outcrop.store.targets import TargetKind
 
 if TYPE_CHECKING:
     import torch
@@ -46,15 +48,19 @@ def from_pyg(
     progress: Progress = SILENT,
     memory: str | int = "2GB",
     nan_is_missing: bool = False,
+    targets: str | None = None,
     **options: Any,
 ) -> GraphStore:
     """Writes a PyG `Data` (edge_index or adj_t, x, y, masks) as a store and opens it.
 
     Or a dataset of one graph. `x` may be sparse; it is stored dense. `options` are those of
     `outcrop import`: undirected, drop_self_loops, merge_multi_edges, edge_ids, feature_dtype.
-    `nan_is_missing`: NaN in y means a node without a label. Other attributes of the data are left
-    out, with a warning.
+    `targets`: what y is, "classes", "multilabel" or "values". None: whole numbers, one per node,
+    are classes, columns of 0, 1 and NaN are labels, other floats are values. `nan_is_missing`: NaN
+    among classes means a node without one. Other attributes of the data are left out, with a
+    warning.
     """
+    kind = parse_targets(targets)
     known = [field.name for field in fields(IngestOptions) if field.name != "memory"]
     for name in options:
         if name not in known:
@@ -68,7 +74,7 @@ def from_pyg(
         name="PyG Data",
         edges=_edges(edge_index),
         num_nodes=int(graph.num_nodes),
-        attributes=lambda num_nodes: _attributes(graph, num_nodes, nan_is_missing),
+        attributes=lambda num_nodes: _attributes(graph, num_nodes, nan_is_missing, kind),
         total=int(edge_index.shape[1]),
     )
     import_graph(source, Path(path), IngestOptions.with_sizes(memory, **options), progress)
@@ -133,24 +139,25 @@ def _edges(edge_index: torch.Tensor) -> Iterator[EdgeChunk]:
         yield EdgeChunk(sources, targets, edge_numbers(first), len(sources))
 
 
-def _attributes(data: Data, num_nodes: int, nan_is_missing: bool) -> Attributes:
+def _attributes(
+    data: Data, num_nodes: int, nan_is_missing: bool, kind: TargetKind | None
+) -> Attributes:
     splits = {
         split: _mask_ids(data, f"{split}_mask", num_nodes)
         for split in SPLITS
         if f"{split}_mask" in data
     }
-    return Attributes(_features(data.x), _labels(data.y, nan_is_missing), splits)
+    return Attributes(_features(data.x), _labels(data.y, nan_is_missing, kind), splits)
 
 
-def _labels(y: Any, nan_is_missing: bool) -> LabelStream | None:
+def _labels(y: Any, nan_is_missing: bool, kind: TargetKind | None) -> LabelStream | None:
+    import torch
+
     if y is None:
         return None
-    labels = _tensor("y", y).cpu().numpy()
-    if labels.ndim > 1 and labels.size != len(labels):
-        what = f"must be one label per node, [N] or [N, 1] (got {list(labels.shape)})"
-        raise IngestError("PyG Data", "y", what)
-    labels = labels.reshape(-1)
-    return LabelStream(len(labels), labels.dtype, in_chunks(labels), nan_is_missing)
+    tensor = _tensor("y", y).detach().cpu()
+    labels = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return array_labels(np.atleast_1d(labels), nan_is_missing=nan_is_missing, targets=kind)
 
 
 def _mask_ids(data: Data, name: str, num_nodes: int) -> Iterator[Ids]:

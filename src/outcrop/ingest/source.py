@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from outcrop.errors import IngestError, OptionError
 from outcrop.options import parse_size
 from outcrop.store.format import ENCODINGS
+from outcrop.store.targets import TargetKind, stored_dtype
 
 Ids = NDArray[np.int64]
 
@@ -57,9 +58,20 @@ class LabelStream:
     """Labels in order: integers, -1 for none; or floats, where NaN may stand for none."""
 
     count: int
+    """Nodes that have them."""
     dtype: np.dtype[Any]
     chunks: Iterable[NDArray[Any]]
+    """Of whole nodes, in any shape."""
     nan_is_missing: bool = False
+    """Of classes; NaN always means none in others."""
+    kind: TargetKind = "classes"
+    width: int | None = None
+    """Numbers per node, [N, width]; None: one, [N]."""
+
+    @property
+    def stored_row_bytes(self) -> int:
+        """What a node's labels take in a store."""
+        return (self.width or 1) * stored_dtype(self.kind).itemsize
 
 
 @dataclass(frozen=True)

@@ -147,14 +147,12 @@ def synthesise(
             progress.stage("sort edges", options.edges, "edges")
             blocks = counted(sorter.blocks(), progress)
             builder.write_topology(blocks, options.nodes, layout, options.edges)
-        encoding, _ = write_attributes(
-            builder, str(path), attributes, options.nodes, progress=progress
-        )
+        written = write_attributes(builder, str(path), attributes, options.nodes, progress=progress)
         return builder.commit(
             num_nodes=options.nodes,
             num_edges=options.edges,
             num_classes=options.classes,
-            features=encoding,
+            features=written.encoding,
             source=f"synthetic {options.kind}",
             options=asdict(options),
         )
@@ -237,14 +235,13 @@ def expand(
         expansion = _Expansion(source, kernel, seed, wanted)
         progress.stage("expand edges", source.num_edges * factor, "edges")
         num_edges = expansion.write(builder, progress)
-        encoding, num_classes = write_attributes(
-            builder, str(path), attributes, num_nodes, progress=progress
-        )
+        written = write_attributes(builder, str(path), attributes, num_nodes, progress=progress)
         return builder.commit(
             num_nodes=num_nodes,
             num_edges=num_edges,
-            num_classes=num_classes,
-            features=encoding,
+            num_classes=written.num_classes,
+            features=written.encoding,
+            target_kind=written.target_kind,
             source=f"expansion of {source.content}",
             options={"factor": factor, "edge_factor": edge_factor, "seed": seed},
         )
@@ -341,6 +338,8 @@ def _copied_attributes(source: GraphStore, factor: int) -> Attributes:
             factor * source.num_nodes,
             source.labels.dtype,
             (chunk for _ in range(factor) for chunk in in_chunks(source.labels)),
+            kind=source.target_kind,
+            width=source.labels.shape[1] if source.labels.ndim > 1 else None,
         )
     splits = {
         split: _copied_ids(source.parts(split), factor, source.num_nodes)

@@ -24,9 +24,11 @@ from outcrop.store.format import (
     PIECE_BYTES,
     SPLITS,
     ArrayEntry,
+    Manifest,
     read_manifest,
     read_npy_header,
 )
+from outcrop.store.targets import TargetFormat
 from outcrop.store.values import first_outside
 
 
@@ -76,7 +78,7 @@ def verify(
         file, _, what = str(error).partition(": ")
         report.problems.append(Problem(file, "", what))
         return report
-    checks = _structure_checks(manifest.num_nodes, manifest.num_edges, manifest.num_classes)
+    checks = _structure_checks(manifest)
     progress.stage("verify", sum(entry.file_bytes for entry in manifest.arrays.values()))
     with Disk(DiskOptions(workers=2)) as disk:
         for name, entry in manifest.arrays.items():
@@ -252,13 +254,27 @@ class _SplitCheck(_Check):
             self._problem = f"node {node} " + ("is in a split twice" if known else "does not exist")
 
 
-def _structure_checks(num_nodes: int, num_edges: int, num_classes: int) -> dict[str, _Check]:
-    taken = _core.IdSet(num_nodes)
+class _TargetsCheck(_Check):
+    """Every number is a label, or a value."""
+
+    def __init__(self, targets: TargetFormat) -> None:
+        self._targets = targets
+        self._seen = 0
+
+    def feed(self, values: NDArray[Any]) -> None:
+        at = self._targets.first_wrong(values) if self._problem is None else None
+        if at is not None:
+            self._problem = self._targets.describe_wrong(self._seen + at, values[at])
+        self._seen += len(values)
+
+
+def _structure_checks(manifest: Manifest) -> dict[str, _Check]:
+    taken = _core.IdSet(manifest.num_nodes)
     checks: dict[str, _Check] = {
-        "indptr": _OffsetsCheck(num_edges),
-        "indices": _RangeCheck(0, num_nodes),
-        "labels": _RangeCheck(-1, num_classes),
+        "indptr": _OffsetsCheck(manifest.num_edges),
+        "indices": _RangeCheck(0, manifest.num_nodes),
+        "labels": _TargetsCheck(manifest.targets),
     }
     for split in SPLITS:
-        checks[split] = _SplitCheck(num_nodes, taken)
+        checks[split] = _SplitCheck(manifest.num_nodes, taken)
     return checks

@@ -48,7 +48,7 @@ class FeatureAdapter(PygFeatureStore):  # type: ignore[misc]
         index = _positions(attr.index, store.num_nodes)
         if attr.attr_name == "x":
             return torch.from_numpy(store.features.gather(index))
-        return torch.from_numpy(np.array(store.labels[index]))
+        return torch.from_numpy(store.targets(index))
 
     def _names(self) -> list[str]:
         arrays = {"x": "features", "y": "labels"}
@@ -57,8 +57,10 @@ class FeatureAdapter(PygFeatureStore):  # type: ignore[misc]
     def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
         if attr.attr_name not in self._names():
             return None
-        nodes = self._store.num_nodes
-        return (nodes, self._store.encoding.dim) if attr.attr_name == "x" else (nodes,)
+        store: GraphStore = self._store
+        if attr.attr_name == "x":
+            return store.num_nodes, store.encoding.dim
+        return store.num_nodes, *store.manifest.targets.row_shape
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
         return [TensorAttr(NODE_TYPE, name) for name in self._names()]

@@ -19,6 +19,7 @@ from outcrop.options import format_size
 from outcrop.sample.sampler import Subgraph
 from outcrop.sample.seeds import Ids, Task
 from outcrop.store.format import EDGE_TYPE, NODE_TYPE, EdgeType
+from outcrop.store.targets import batch_dtype, take_targets
 
 if TYPE_CHECKING:
     import torch
@@ -244,7 +245,7 @@ class Batch:
     """[2, E]: sources, targets, as local ids."""
     e_id: Ids | None
     """None: nobody asked for them, or the samples came without."""
-    y: Ids | None
+    y: NDArray[Any] | None
     nodes_per_hop: list[int]
     edges_per_hop: list[int]
     roots: list[int]
@@ -278,6 +279,8 @@ class RowShape:
     """Bytes of a row as it is stored, where it is read first and decoded then."""
     held: Literal["own", "slots", "partial"] = "own"
     """As x; as slots of a buffer, where rows stay; or as what the device of batches lacks."""
+    label_bytes: int = 8
+    """What a node's labels take, where there are any."""
     device: str = "cpu"
     """Where x of such a partial input is put together."""
 
@@ -307,7 +310,7 @@ class BatchShape:
         """Bytes of n_id, edge_index, e_id, x or slots, y, and what rows take beside."""
         nodes, edges, rows = self.nodes, self.edges, self.rows
         x = 8 * nodes if rows.held == "slots" else 4 * (rows.dim or 0) * nodes
-        y = 8 * nodes if rows.labels else 0
+        y = rows.label_bytes * nodes if rows.labels else 0
         e_id = 8 * edges if self.edge_ids else 0
         return [8 * nodes, 16 * edges, e_id, x, y, rows.beside_bytes * nodes]
 
@@ -431,7 +434,7 @@ class BatchMaker:
         self,
         pool: _core.SlabPool,
         rows: RowShape,
-        labels: NDArray[np.integer] | None,
+        labels: NDArray[Any] | None,
         *,
         edge_ids: bool = True,
         strict: bool = False,
@@ -463,7 +466,7 @@ class BatchMaker:
             n_id=n_id.view(np.int64),
             edge_index=edge_index.view(np.int64).reshape(2, edges),
             e_id=None if edge_ids is None else e_id.view(np.int64),
-            y=None if self._labels is None else y.view(np.int64),
+            y=None if self._labels is None else self._shaped(self._labels, nodes, y),
             nodes_per_hop=subgraph.nodes_per_hop,
             edges_per_hop=subgraph.edges_per_hop,
             roots=subgraph.roots,
@@ -475,8 +478,12 @@ class BatchMaker:
             batch.e_id[:] = edge_ids
         _core.expand_edges(subgraph.sources, subgraph.counts, batch.edge_index)
         if batch.y is not None and self._labels is not None:
-            batch.y[:] = self._labels[batch.n_id]
+            take_targets(self._labels, batch.n_id, batch.y)
         return batch
+
+    @staticmethod
+    def _shaped(labels: NDArray[Any], nodes: int, memory: NDArray[np.uint8]) -> NDArray[Any]:
+        return memory.view(batch_dtype(labels)).reshape(nodes, *labels.shape[1:])
 
     def _held(
         self, nodes: int, x: NDArray[np.uint8], beside: NDArray[np.uint8]

@@ -195,8 +195,8 @@ def row_shape(context: Context, *, staged: bool = False) -> RowShape:
     `staged`: rows are read as they are stored; all but float32 then need memory of their own.
     """
     rows = context.graph.rows
-    labels = context.graph.has("labels")
+    labels, label_bytes = context.graph.has("labels"), context.graph.y_row_bytes
     if rows is None:
-        return RowShape(None, labels)
+        return RowShape(None, labels, label_bytes=label_bytes)
     staged_bytes = rows.row_bytes if staged and rows.name != "float32" else 0
-    return RowShape(rows.dim, labels, staged_bytes)
+    return RowShape(rows.dim, labels, staged_bytes, label_bytes=label_bytes)

@@ -17,6 +17,7 @@ from outcrop.store.arrays import ArrayWriter, adopt_array
 from outcrop.store.edges import Block, RecordLayout
 from outcrop.store.format import FILES, MANIFEST, ArrayEntry, Manifest, RowEncoding
 from outcrop.store.locks import write_synced
+from outcrop.store.targets import TargetKind
 from outcrop.store.workdir import WorkDirectory
 
 _OFFSETS_PER_BLOCK = 1 << 17
@@ -123,6 +124,7 @@ class StoreBuilder:
         features: RowEncoding | None,
         source: str,
         options: dict[str, Any],
+        target_kind: TargetKind = "classes",
     ) -> Manifest:
         """Seals the manifest and gives the store its name."""
         manifest = Manifest(
@@ -137,6 +139,7 @@ class StoreBuilder:
                 "created": datetime.datetime.now(datetime.timezone.utc).isoformat(),
                 "outcrop": __version__,
             },
+            target_kind=target_kind,
         )
         self.scratch.rmdir()
         write_synced(self.root / MANIFEST, manifest.to_bytes())

@@ -33,6 +33,8 @@ class GraphFacts:
     """How feature rows are stored; None: there are none."""
     label_bytes: int
     """What the labels of all nodes take in memory."""
+    y_row_bytes: int = 8
+    """What a node's labels take in a batch."""
 
     def has(self, array: str) -> bool:
         return array in self.arrays

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from outcrop.errors import CorruptError, StoreError
 from outcrop.schema import AtLeast, Count, Made, parse, parse_json, shown
+from outcrop.store.targets import TargetFormat, TargetKind, stored_dtype
 
 T = TypeVar("T")
 
@@ -315,6 +316,14 @@ class Manifest:
     node_types: tuple[str, ...] = (NODE_TYPE,)
     """One today: the counts and the arrays are its."""
     edge_types: tuple[EdgeType, ...] = (EDGE_TYPE,)
+    target_kind: TargetKind = "classes"
+    """What labels are."""
+
+    @property
+    def targets(self) -> TargetFormat:
+        """How labels are kept; classes where there are none."""
+        entry = self.arrays.get("labels")
+        return TargetFormat(self.target_kind, self.num_classes, entry.shape[1:] if entry else ())
 
     @property
     def content(self) -> str:
@@ -330,12 +339,15 @@ class Manifest:
 
     def _to_json(self) -> dict[str, Any]:
         features = self.features and {"encoding": self.features.name, "dim": self.features.dim}
+        # Absent where they are classes, as of stores that were made before there were others.
+        targets = {} if self.target_kind == "classes" else {"targets": self.target_kind}
         return {
             "format": _FORMAT,
             "version": VERSION,
             "num_nodes": self.num_nodes,
             "num_edges": self.num_edges,
             "num_classes": self.num_classes,
+            **targets,
             "features": features,
             "arrays": {name: entry.to_json() for name, entry in self.arrays.items()},
             "types": {"nodes": list(self.node_types), "edges": list(map(list, self.edge_types))},
@@ -368,6 +380,7 @@ class Manifest:
             provenance=file.provenance,
             node_types=file.types.nodes,
             edge_types=file.types.edges,
+            target_kind=file.targets,
         )
         manifest.check(path)
         return manifest
@@ -384,6 +397,14 @@ class Manifest:
                     f"(got {len(types)})"
                 )
         needed = ["indptr", "indices"] + (["features"] if self.features else [])
+        if self.target_kind != "classes":
+            needed.append("labels")
+            if (self.num_classes > 0) != (self.target_kind == "multilabel"):
+                wanted = "at least 1" if self.target_kind == "multilabel" else "0"
+                raise CorruptError(
+                    f"{path}: num_classes must be {wanted}, as targets are {self.target_kind} "
+                    f"(got {self.num_classes})"
+                )
         for name in needed:
             if name not in self.arrays:
                 raise CorruptError(f"{path}: arrays.{name} is missing")
@@ -416,7 +437,16 @@ class Manifest:
             return (_INT64,), (min(math.prod(entry.shape), self.num_nodes),)
         if name == "edge_ids":  # narrow by the source's edges, which nobody counts here
             return (_INT32, _INT64), (self.num_edges,)
+        if name == "labels":
+            return (stored_dtype(self.target_kind),), self._label_shape(entry)
         return (_INT64,), (self.num_nodes + (name == "indptr"),)
+
+    def _label_shape(self, entry: ArrayEntry) -> tuple[int, ...]:
+        if self.target_kind == "multilabel":
+            return self.num_nodes, self.num_classes
+        if self.target_kind == "values" and len(entry.shape) == 2:  # as many as it likes
+            return self.num_nodes, max(entry.shape[1], 1)
+        return (self.num_nodes,)
 
 
 @dataclass(frozen=True)
@@ -451,6 +481,8 @@ class _ManifestFile:
     provenance: dict[str, Any]
     types: _Types = _Types()
     """Absent from stores that were made before types had names."""
+    targets: TargetKind = "classes"
+    """Absent where they are classes."""
 
 
 def digest(data: bytes) -> str:

@@ -38,10 +38,11 @@ from outcrop.store.format import (
     RowEncoding,
     read_manifest,
 )
+from outcrop.store.targets import TargetKind, take_targets
+from outcrop.store.values import check_ends, check_offsets, first_outside
 
 if TYPE_CHECKING:
     import torch
-from outcrop.store.values import check_ends, check_offsets, first_outside
 
 # What PyG's Data has, and a store does not, or not every store: why, and what to do instead.
 _LACKING = {
@@ -87,6 +88,9 @@ class GraphStore(Closing):
         self.num_nodes = self.manifest.num_nodes
         self.num_edges = self.manifest.num_edges
         self.num_classes = self.manifest.num_classes
+        self.target_kind: TargetKind = self.manifest.target_kind
+        self.num_targets = self.manifest.targets.count
+        """Classes, labels or values, by `target_kind`: a model's out_channels."""
         self.node_types = self.manifest.node_types
         self.edge_types = self.manifest.edge_types
         for name in self.manifest.arrays:
@@ -216,6 +220,7 @@ class GraphStore(Closing):
     @cached_property
     def facts(self) -> GraphFacts:
         """What plans are made from."""
+        targets = self.manifest.targets
         return GraphFacts(
             name=str(self.path),
             num_nodes=self.num_nodes,
@@ -225,7 +230,8 @@ class GraphStore(Closing):
                 for name, entry in self.manifest.arrays.items()
             },
             rows=self.manifest.features,
-            label_bytes=self.num_nodes * self.label_dtype.itemsize if self.has("labels") else 0,
+            label_bytes=self.num_nodes * targets.held_row_bytes if self.has("labels") else 0,
+            y_row_bytes=targets.batch_row_bytes,
         )
 
     @cached_property
@@ -238,30 +244,29 @@ class GraphStore(Closing):
         return self.array("indices")
 
     @cached_property
-    def labels(self) -> NDArray[np.int64]:
-        """One per node; -1: none."""
+    def labels(self) -> NDArray[Any]:
+        """As they are stored, by `target_kind`: int64 [N], int8 [N, T] (-1: none), or floats."""
         return self.array("labels")
 
-    @property
-    def label_dtype(self) -> np.dtype[Any]:
-        """The smallest integers that hold every label."""
-        return np.min_scalar_type(-max(self.num_classes, 1))
-
-    def load_labels(self) -> NDArray[np.integer]:
-        """Labels in memory, as `label_dtype`; CorruptError where one is of no class."""
-        labels = aligned_empty(self.num_nodes, self.label_dtype)
+    def load_labels(self) -> NDArray[Any]:
+        """Labels in memory, as small as they can be; CorruptError where one is of no class."""
+        targets = self.manifest.targets
+        labels = aligned_empty((self.num_nodes, *targets.row_shape), targets.held)
+        numbers = labels.reshape(-1)
         done = 0
         for block in self.checks("labels").blocks(self.disk):
-            chunk = block.view(np.int64)
-            bad = first_outside(chunk, -1, self.num_classes)
+            chunk = block.view(targets.stored)
+            bad = targets.first_wrong(chunk)
             if bad is not None:
-                raise CorruptError(
-                    f"{self.file('labels')}: node {done + bad} has label {chunk[bad]}, "
-                    f"but there are {self.num_classes} classes"
-                )
-            labels[done : done + len(chunk)] = chunk
+                what = targets.describe_wrong(done + bad, chunk[bad])
+                raise CorruptError(f"{self.file('labels')}: {what}")
+            numbers[done : done + len(chunk)] = chunk
             done += len(chunk)
         return given(labels)
+
+    def targets(self, nodes: Ints | slice) -> NDArray[Any]:
+        """Labels of these nodes as batches have them: int64, or float32 where NaN is none."""
+        return take_targets(self.labels, nodes)
 
     def split(self, name: str) -> NDArray[np.int64]:
         """Node ids of "train", "val" or "test"; CorruptError where one is of no node."""
@@ -308,9 +313,17 @@ class GraphStore(Closing):
 
     @property
     def y(self) -> torch.Tensor:
-        """Labels, [N], as a memory map; -1: none. AttributeError: the store has no labels."""
+        """Labels as batches have them. AttributeError: the store has none.
+
+        Classes [N] (-1: none) and values (NaN: none) as a memory map; labels [N, T] of 0, 1 and NaN
+        in memory, 4 bytes each, made anew whenever asked for.
+        """
         self._check_present("y", "labels")
-        return self._tensor("labels")
+        if self.target_kind != "multilabel":
+            return self._tensor("labels")
+        import torch
+
+        return torch.from_numpy(self.targets(slice(None)))
 
     @property
     def train_mask(self) -> torch.Tensor:

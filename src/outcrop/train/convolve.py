@@ -65,8 +65,8 @@ def _gcn(conv: Any, x: torch.Tensor, layer: Layer) -> torch.Tensor:
 
 def _gat(conv: Any, x: torch.Tensor, layer: Layer) -> torch.Tensor:
     """Sums rows per head, before they are projected: a head's output is linear in its sum."""
-    if layer.targets * conv.heads > layer.sources:
-        return _pairs(conv, x, layer)
+    if x.is_cuda or layer.targets * conv.heads > layer.sources:
+        return _pairs(conv, x, layer)  # fewer, larger steps
     own = x[: layer.targets]
     weight = conv.lin.weight.view(conv.heads, conv.out_channels, -1)
     to_edges, to_loops = _attention(conv, x, own, weight, layer)

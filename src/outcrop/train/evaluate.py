@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import nn
-from torchmetrics import Metric
-from torchmetrics.classification import BinaryAUROC, MulticlassAccuracy
 
 from outcrop.store.store import GraphStore
 from outcrop.train.finite import check_rows
 from outcrop.train.inference import infer
 from outcrop.train.models import seed_labels, seed_logits
-from outcrop.train.options import TrainOptions
+from outcrop.train.targets import Targets
 
 if TYPE_CHECKING:
     from outcrop.train.loop import Loader
@@ -26,35 +24,25 @@ if TYPE_CHECKING:
 Scores = dict[str, float]
 """By split."""
 
-
-def make_metric(options: TrainOptions, num_classes: int) -> Metric:
-    if options.metric == "roc_auc":
-        return BinaryAUROC(ignore_index=-1)
-    return MulticlassAccuracy(num_classes, average="micro", ignore_index=-1)
-
-
-def add_batch(metric: Metric, logits: torch.Tensor, labels: torch.Tensor) -> None:
-    if isinstance(metric, BinaryAUROC):
-        logits = logits.softmax(-1)[:, 1]
-    metric.update(logits.float().cpu(), labels.cpu())
+_NODES_AT_A_TIME = 1000
 
 
 @torch.no_grad()
 def evaluate_sampled(
-    model: nn.Module, loader: Loader, splits: Sequence[str], options: TrainOptions
+    model: nn.Module, loader: Loader, splits: Sequence[str], targets: Targets
 ) -> Scores:
     """On sampled neighbourhoods, as in training; the same ones at every evaluation."""
     was_training = model.training
     model.eval()
     scores: Scores = {}
     for split in splits:
-        metric = make_metric(options, loader.store.num_classes)
+        score = targets.score()
         with closing(iter(loader.sibling(split, shuffle=False))) as batches:  # type: ignore[type-var]
             for batch in batches:
-                add_batch(metric, seed_logits(model, batch), seed_labels(batch))
+                score.add(seed_logits(model, batch), seed_labels(batch))
                 check_rows(batch, loader.store)
                 del batch
-        scores[split] = float(metric.compute())
+        scores[split] = score.value()
     model.train(was_training)
     return scores
 
@@ -63,7 +51,7 @@ def evaluate_full(
     model: nn.Module,
     store: GraphStore,
     splits: Sequence[str],
-    options: TrainOptions,
+    targets: Targets,
     memory_bytes: int,
 ) -> Scores:
     """On full neighbourhoods, layer by layer; hidden states pass through a temporary folder."""
@@ -73,11 +61,11 @@ def evaluate_full(
         logits: Any = np.load(out, mmap_mode="r")
         scores: Scores = {}
         for split in splits:
-            metric = make_metric(options, store.num_classes)
+            score = targets.score()
             nodes = store.split(split)
-            for begin in range(0, len(nodes), options.batch_size):
-                chunk = nodes[begin : begin + options.batch_size]
-                labels = torch.from_numpy(np.array(store.labels[chunk]))
-                add_batch(metric, torch.from_numpy(logits[chunk]), labels)
-            scores[split] = float(metric.compute())
+            for begin in range(0, len(nodes), _NODES_AT_A_TIME):
+                chunk = nodes[begin : begin + _NODES_AT_A_TIME]
+                labels = torch.from_numpy(store.targets(chunk))
+                score.add(torch.from_numpy(logits[chunk]), labels)
+            scores[split] = score.value()
         return scores

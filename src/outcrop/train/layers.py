@@ -53,12 +53,18 @@ class Layer:
     def _reduce(
         self, x: torch.Tensor, mode: str, weights: torch.Tensor | None = None
     ) -> torch.Tensor:
+        sources = self.edge_index[0].contiguous()
+        weights = None if weights is None else weights.to(x.dtype)
+        if x.is_cuda and x.requires_grad:  # where a sorted gradient takes longer than messages
+            messages = x.index_select(0, sources)
+            messages = messages if weights is None else messages * weights[:, None]
+            return torch.segment_reduce(messages, mode, offsets=self.offsets, initial=0)
         return embedding_bag(
-            self.edge_index[0].contiguous(),
+            sources,
             x.contiguous(),
             self.offsets,
             mode=mode,
-            per_sample_weights=None if weights is None else weights.to(x.dtype),
+            per_sample_weights=weights,
             include_last_offset=True,
         )
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 from outcrop.errors import DivergedError, OptionError, StoreError
 from outcrop.loader import NeighborLoader, ShaDowLoader
@@ -49,6 +48,7 @@ from outcrop.train.optimizer import (
 from outcrop.train.options import BEST, LAST, TrainOptions
 from outcrop.train.reporter import EpochResult, TrainReporter
 from outcrop.train.stopping import is_better
+from outcrop.train.targets import Targets
 
 Loader = NeighborLoader | ShaDowLoader
 
@@ -69,6 +69,8 @@ class FitResult:
     stopped_early: bool
     series: dict[str, list[float]]
     """What the machine did, second by second."""
+    metric: str = "accuracy"
+    """What `val` and `test` are."""
 
 
 def fit(
@@ -109,10 +111,10 @@ class _Run:
             _check_bf16()
         self.runtime_bytes = rss_bytes()
         torch.manual_seed(options.seed)
-        self.model = model or make_model(options, store.encoding.dim, store.num_classes)
+        self.targets = Targets.of(store, options)
+        self.model = model or make_model(options, store.encoding.dim, self.targets.out_channels)
         self.model.to(self.device)
         self.optimizer = make_optimizer(self.model, options)
-        self.higher_is_better = True
         lent = 0
         if options.evaluate == "full":
             lent = least_memory(store, layered_alone(self.model))
@@ -140,7 +142,7 @@ class _Run:
         facts = {
             "options": self.options.as_dict(),
             "in_channels": self.store.encoding.dim,
-            "out_channels": self.store.num_classes,
+            "out_channels": self.targets.out_channels,
             "loader": self.loader.state_dict(),
             "order": self.loader.record.order,
             "progress": asdict(self.progress),
@@ -157,7 +159,8 @@ class _Run:
             return
         checkpoint = load_checkpoint(path)
         facts = RunFacts.of(checkpoint)
-        self.options.check_resumes(saved_options(facts, checkpoint.name), str(path))
+        saved = self.targets.settled(saved_options(facts, checkpoint.name))
+        self.targets.settled(self.options).check_resumes(saved, str(path))
         self._take_up(facts, path)
         restore_checkpoint(checkpoint, self.model, self.optimizer)
         self.progress = facts.progress
@@ -239,8 +242,7 @@ class _Run:
         self.optimizer.zero_grad()
         with self._autocast():
             logits = seed_logits(self.model, batch)
-            # Nodes without a label (-1) are left out.
-            loss = cross_entropy(logits.float(), seed_labels(batch), ignore_index=-1)
+            loss = self.targets.loss(logits.float(), seed_labels(batch))
         loss.backward()  # type: ignore[no-untyped-call]
         norm = self._clip(epoch, batch, loss)
         self.optimizer.step()
@@ -304,7 +306,7 @@ class _Run:
         value = result.val
         if value is None:
             return
-        progress, higher = self.progress, self.higher_is_better
+        progress, higher = self.progress, self.targets.higher_is_better
         if is_better(value, progress.best, higher_is_better=higher):
             progress.best, progress.best_test = value, result.test
             progress.best_epoch = result.epoch
@@ -321,9 +323,9 @@ class _Run:
         if self.options.evaluate == "full":
             # Batches wait meanwhile, and lend their memory: there is one budget.
             with self.loader.runner.lend() as memory:
-                return evaluate_full(self.model, self.store, splits, self.options, memory)
+                return evaluate_full(self.model, self.store, splits, self.targets, memory)
         with self._autocast():
-            return evaluate_sampled(self.model, self.loader, splits, self.options)
+            return evaluate_sampled(self.model, self.loader, splits, self.targets)
 
     def _finish(self) -> FitResult:
         if self.best_weights is not None:
@@ -338,6 +340,7 @@ class _Run:
             memory=self.memory,
             stopped_early=self._stopped(),
             series=self.monitor.series,
+            metric=self.targets.metric,
         )
         self.reporter.end(result)
         return result
@@ -426,13 +429,16 @@ def _checkpoint_lock(options: TrainOptions) -> Iterator[None]:
 
 @contextmanager
 def _determinism(options: TrainOptions) -> Iterator[None]:
-    """torch's own switch; MKL's has to be set before torch is loaded (the command line does)."""
+    """torch's own switch, and one thread: MKL's products depend on their number, on some CPUs even
+    where it is told that they must not."""
     if not options.deterministic:
         yield
         return
-    before = torch.are_deterministic_algorithms_enabled()
+    before, threads = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
     torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(before)
+        torch.set_num_threads(threads)

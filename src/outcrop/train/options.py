@@ -45,6 +45,25 @@ def _plain_mapping(value: Any) -> dict[str, Any]:
         raise ValueError from None
 
 
+def _class_weights(given: Any) -> str | tuple[float, ...]:
+    """Names and lists, and text as the command line has it: "1,2.5"."""
+    if given in ("none", "balanced"):
+        return str(given)
+    weights = given.split(",") if isinstance(given, str) else given
+    if not isinstance(weights, (list, tuple)) or not weights:
+        raise ValueError
+    numbers = tuple(map(float, weights))
+    if not all(0 <= number < float("inf") for number in numbers):
+        raise ValueError
+    return numbers
+
+
+ClassWeights = Annotated[
+    str | tuple[float, ...],
+    Made(_class_weights, "none, balanced, or a list of numbers of at least 0"),
+]
+
+
 @dataclass(frozen=True)
 class TrainOptions:
     """How a model is trained."""
@@ -125,9 +144,21 @@ class TrainOptions:
         5, "Evaluations without a better one before plateau drops.", "Optimizer"
     )
 
-    metric: Literal["accuracy", "roc_auc"] = option(
-        "accuracy", "What evaluations measure.", "Targets and metrics"
+    loss: Literal["auto", "mse", "mae", "huber"] = option(
+        "auto", "Loss of values (auto: mse; classes have cross entropy).", "Targets and metrics"
     )
+    label_smoothing: Annotated[float, Between(0, 1)] = option(
+        0.0, "Share of each class that is spread over all.", "Targets and metrics"
+    )
+    class_weights: ClassWeights = option(
+        "none",
+        "none, balanced by how often classes occur, or a weight for each.",
+        "Targets and metrics",
+        metavar="W,W,...",
+    )
+    metric: Literal[
+        "auto", "accuracy", "f1", "f1_micro", "roc_auc", "ap", "mae", "mse", "rmse", "r2"
+    ] = option("auto", "What evaluations measure, as fits the targets.", "Targets and metrics")
 
     evaluate: Literal["sampled", "full", "none"] = option(
         "sampled", "On which neighbourhoods (full: out of core).", "Evaluation"
@@ -206,7 +237,11 @@ class TrainOptions:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return {**asdict(self), "num_neighbors": list(self.num_neighbors)}
+        values = asdict(self)
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+        }
 
     def check_resumes(self, saved: TrainOptions, where: str) -> None:
         """OptionError where a run that was saved with other options would not be the same run."""

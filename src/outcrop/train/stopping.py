@@ -8,8 +8,8 @@ import math
 def is_better(
     score: float, best: float | None, *, higher_is_better: bool, min_delta: float = 0.0
 ) -> bool:
-    """By more than `min_delta`. Any number is better than none, and than NaN."""
+    """By more than `min_delta`. All is better than nothing, any number better than NaN."""
     if best is None or math.isnan(best):
-        return True
+        return best is None or not math.isnan(score)
     gain = score - best if higher_is_better else best - score
     return gain > min_delta

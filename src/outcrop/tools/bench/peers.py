@@ -103,11 +103,12 @@ class PygPeer:
         from torch_geometric.typing import SparseTensor
 
         indices = _wide_indices(store, scratch)
-        arrays = [store.array(n, private=True) for n in ("features", "labels", "indptr")]
+        arrays = [store.array(n, private=True) for n in ("features", "indptr")]
+        y = store.y
         if not mapped:
             arrays = [np.array(array) for array in arrays]
-            indices = np.array(indices)
-        x, y, indptr = (torch.from_numpy(array) for array in arrays)
+            indices, y = np.array(indices), y.clone()
+        x, indptr = (torch.from_numpy(array) for array in arrays)
         nodes = store.num_nodes
         adjacency = SparseTensor(
             rowptr=indptr,
@@ -159,7 +160,7 @@ class GraphBoltPeer:
             feature = gb.TorchBasedFeature(torch.from_numpy(rows))
         features = gb.BasicFeatureStore({("node", None, _FEATURE): feature})
         train = np.array(store.split("train"))
-        labels = store.array("labels")[train].astype(np.int64)
+        labels = store.targets(train)
         seeds = (torch.from_numpy(train), torch.from_numpy(labels))
         items = gb.ItemSet(seeds, names=("seeds", "labels"))
         pipe = gb.ItemSampler(items, batch_size=batch_size, shuffle=True)

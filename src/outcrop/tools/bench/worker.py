@@ -181,22 +181,23 @@ def _trainer(job: Job, store: GraphStore) -> Any:
     if job.model == "none":
         return lambda _: None
     import torch
-    from torch.nn.functional import cross_entropy
 
     from outcrop.train.models import make_model, seed_labels, seed_logits
     from outcrop.train.options import TrainOptions
+    from outcrop.train.targets import Targets
 
     torch.manual_seed(job.seed)
     layers = len(job.num_neighbors)
     options = TrainOptions.from_dict(
         {"model": job.model, "layers": layers, "num_neighbors": job.num_neighbors}
     )
-    model = make_model(options, store.encoding.dim, store.num_classes)
+    targets = Targets.of(store, options)
+    model = make_model(options, store.encoding.dim, targets.out_channels)
     optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
 
     def step(batch: Any) -> None:
         optimizer.zero_grad()
-        loss = cross_entropy(seed_logits(model, batch), seed_labels(batch), ignore_index=-1)
+        loss = targets.loss(seed_logits(model, batch), seed_labels(batch))
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
