@@ -63,14 +63,17 @@ def quick_store(path: Path | None) -> Iterator[Path]:
     yield rmat_store("quick", 4_000_000, 60_000_000)
 
 
-def rmat_store(name: str, nodes: int, edges: int, dim: int = 128) -> Path:
+def rmat_store(
+    name: str, nodes: int, edges: int, dim: int = 128, train_fraction: float = 0.01
+) -> Path:
     """A benchmark graph in bench-data, made where it is missing."""
     folder = Path("bench-data")
     folder.mkdir(exist_ok=True)
     made = folder / f"{name}.outcrop"
     if not made.exists():
         options = SynthOptions(
-            nodes=nodes, edges=edges, dim=dim, classes=16, kind="rmat", rmat=(0.45, 0.22, 0.22)
-        )
+            nodes=nodes, edges=edges, dim=dim, classes=16, kind="rmat", rmat=(0.45, 0.22, 0.22),
+            train_fraction=train_fraction,
+        )  # fmt: skip
         synthesise(made, options, memory=1_500_000_000)
     return made
