@@ -56,13 +56,21 @@ GRAPHS = [
     Graph(
         "coauthor_cs",
         {"gcn": "91.0", "sage": "92.1"},
-        {**_SMALL, "normalize_rows": True},
+        {**_SMALL, "normalize_rows": True, "epochs": 200, "num_neighbors": (-1, -1)},
+        {"gcn": {"dropout": 0.5, "lr": 0.003}, "sage": {"dropout": 0.8, "lr": 0.01}},
         settings="rows normalised",
     ),
     Graph(
         "tolokers",
         {"gcn": "83.64", "sage": "82.43"},
-        {**_TOLOKERS, "residual": True},
+        {
+            **_TOLOKERS,
+            "residual": True,
+            "layers": 3,
+            "num_neighbors": (-1,) * 3,
+            "epochs": 400,
+            "evaluate_every": 10,
+        },
         settings="residual",
     ),
 ]

@@ -15,7 +15,8 @@ from outcrop.memory.batches import PartialRows
 from outcrop.rows.device import DeviceRows, _room
 from outcrop.strategies import STRATEGIES
 from outcrop.tools.bench.variants import variant_named
-from outcrop.train import TrainOptions, fit, infer
+from outcrop.train import TrainOptions, fit, infer, make_model
+from outcrop.train.models import seed_logits
 from tests.conformance.contract import contents
 from tests.stores import make_random_store
 
@@ -130,3 +131,27 @@ def test_a_model_trains_and_infers_on_the_gpu(tmp_path: Path) -> None:
         result = fit(store, options)
         assert next(result.model.parameters()).is_cuda
         infer(store, result.model, tmp_path / "out.npy")
+
+
+@pytest.mark.parametrize("model", ["sage", "gcn", "gat", "gin"])
+@pytest.mark.parametrize("residual", [False, True])
+def test_layers_on_the_gpu_say_what_the_whole_forward_pass_says(
+    tmp_path: Path, model: Any, residual: bool
+) -> None:
+    torch.manual_seed(0)
+    options = TrainOptions(model=model, hidden=16, dropout=0, residual=residual)
+    with make_random_store(tmp_path / "g.outcrop", 3000, 20_000, train=100) as store:
+        made = make_model(options, store.encoding.dim, 4).double().cuda()
+        for batch in NeighborLoader(store, [4, 3, 2], "train", batch_size=40, device="cuda"):
+            batch.x = batch.x.double()
+            found = []
+            for logits in (
+                seed_logits(made, batch),
+                made(batch.x, batch.edge_index)[: batch.batch_size],
+            ):
+                made.zero_grad()
+                logits.square().mean().backward()
+                gradients = [one.grad.clone() for one in made.parameters() if one.grad is not None]
+                found.append([logits, *gradients])
+            for one, other in zip(*found, strict=True):
+                torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-7)
