@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import subprocess
 import sys
@@ -74,6 +75,15 @@ def test_both_scripts_train_alike(
         runpy.run_path(str(EXAMPLES / name))
         printed.append(capsys.readouterr().out)
     assert printed[0] == printed[1] and "epoch 4: loss" in printed[0]
+
+
+def test_three_lines_make_a_model_of_ones_own_compute_what_seeds_need(store: GraphStore) -> None:
+    names = ("own_model_before.py", "own_model_after.py")
+    before, after = ((EXAMPLES / name).read_text().splitlines() for name in names)
+    assert sum(old != new for old, new in zip(before, after, strict=True)) == 3
+    losses = [re.findall(r"loss ([\d.]+)", run(name, store.path)) for name in names]
+    assert len(losses[0]) == 5
+    assert [*map(float, losses[1])] == pytest.approx([*map(float, losses[0])], abs=2e-3)
 
 
 def test_lightning_fits_tests_and_predicts(store: GraphStore) -> None:

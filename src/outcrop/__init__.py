@@ -18,6 +18,7 @@ from outcrop.store.store import GraphStore
 if TYPE_CHECKING:
     from outcrop.loader import NeighborLoader, ShaDowLoader
     from outcrop.train.layers import layers_of
+    from outcrop.train.models import seed_logits
 
 __all__ = [
     "Disk",
@@ -31,6 +32,7 @@ __all__ = [
     "import_samples",
     "layers_of",
     "open",
+    "seed_logits",
     "verify",
 ]
 
@@ -55,6 +57,7 @@ _LATER = {
     "train": "outcrop.train",
 }
 _LOADERS = ("NeighborLoader", "ShaDowLoader")
+_STEPS = {"layers_of": "outcrop.train.layers", "seed_logits": "outcrop.train.models"}
 # Loaders of PyG that are not here, by what to use in their place.
 _OTHER_LOADERS = {
     "outcrop.ShaDowLoader": ("ShaDowKHopSampler",),
@@ -67,8 +70,8 @@ _ABOUT_OTHERS = "not there yet: there are outcrop.NeighborLoader and outcrop.Sha
 def __getattr__(name: str) -> Any:
     if name in _LOADERS:
         return getattr(import_module("outcrop.loader"), name)
-    if name == "layers_of":
-        return import_module("outcrop.train.layers").layers_of
+    if name in _STEPS:
+        return getattr(import_module(_STEPS[name]), name)
     if name in _LATER:
         return import_module(_LATER[name])
     for instead, names in _OTHER_LOADERS.items():

@@ -56,7 +56,8 @@ def _gin(conv: Any, x: torch.Tensor, layer: Layer) -> torch.Tensor:
 def _gcn(conv: Any, x: torch.Tensor, layer: Layer) -> torch.Tensor:
     """D^-1/2 (A + I) D^-1/2, with the degrees that the nodes have in the whole batch."""
     source, target = layer.edge_index
-    scale = (layer.in_degrees()[: layer.sources] + 1).rsqrt().to(x.dtype)
+    degrees = layer.in_degrees()[: layer.sources] + 1
+    scale = degrees.to(torch.promote_types(x.dtype, torch.float32)).rsqrt().to(x.dtype)
     weights = scale[source] * scale[target] * (source != target)
     own = scale[: layer.targets].square()[:, None] * x[: layer.targets]
     out: torch.Tensor = conv.lin(layer.sum(x, weights) + own)
