@@ -53,6 +53,8 @@ class Counters:
     retries: Final[int]
     wait_ns: Final[int]
     latency: Final[list[int]]
+    read_sizes: Final[list[int]]
+    write_sizes: Final[list[int]]
 
 class Throttle:
     """The rates of one drive; 0: no limit. Engines may share it."""
