@@ -12,7 +12,7 @@ from torch_geometric.nn.models import GAT, GCN, GIN, GraphSAGE
 from typer.testing import CliRunner
 
 from outcrop.cli import app
-from outcrop.errors import BudgetError, OptionError, ReadError, StoreError
+from outcrop.errors import BudgetError, CorruptError, OptionError, ReadError, StoreError
 from outcrop.ingest.build import import_graph
 from outcrop.ingest.edgelist import edgelist_source
 from outcrop.ingest.files import Files, file_attributes
@@ -23,7 +23,7 @@ from outcrop.train import TrainOptions, fit, infer
 from outcrop.train.evaluate import evaluate_full
 from outcrop.train.targets import Targets
 from tests.graphs import Graph, random_graph
-from tests.stores import CLASSES, make_random_store, make_store
+from tests.stores import CLASSES, make_random_store, make_store, rewrite_array
 
 
 def full_forward(store: GraphStore, model: torch.nn.Module) -> np.ndarray[Any, Any]:
@@ -92,6 +92,18 @@ def test_rows_of_a_reordered_store_are_where_its_source_has_them(
     assert np.array_equal(stored, found[ids])
     made = {"x.npy", "g.txt", "s", "r", "expected.npy", "found.npy", "stored.npy"}
     assert {path.name for path in tmp_path.iterdir()} == made
+
+
+def test_two_nodes_of_one_id_are_refused(tmp_path: Path) -> None:
+    def change(ids: Any) -> None:
+        ids[3] = ids[7]
+
+    model = GraphSAGE(8, 16, num_layers=1, out_channels=CLASSES)
+    with make_random_store(tmp_path / "s") as store:
+        reorder(store, tmp_path / "r", "bfs", "100MB")
+    rewrite_array(tmp_path / "r", "node_ids", change)
+    with GraphStore(tmp_path / "r") as store, pytest.raises(CorruptError, match="node 7 has the"):
+        infer(store, model, tmp_path / "out.npy")
 
 
 def test_full_evaluation_of_a_reordered_store_is_the_same(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from outcrop import _core
 from outcrop.disk import Disk, aligned_empty
 from outcrop.errors import CorruptError, OptionError
 from outcrop.store.edges import (
@@ -66,8 +67,15 @@ def original_places(store: GraphStore, disk: Disk, scratch: Path, memory: int) -
     places: Places = aligned_empty(store.num_nodes, places_dtype(store.num_nodes))
     if largest < store.num_nodes:  # the ids are 0 to N - 1: places themselves
         done = 0
+        met = _core.IdSet(store.num_nodes)
         for block in pieces:
             ids = block.view(np.int64)
+            new = met.add_new(ids)
+            if new < len(ids):
+                raise CorruptError(
+                    f"{store.file('node_ids')}: node {done + new} has the id {ids[new]}, "
+                    "which another has"
+                )
             places[done : done + len(ids)] = ids
             done += len(ids)
         return places
