@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outcrop.disk import Disk, aligned_empty
+from outcrop.disk import SIZE_BOUNDS, Disk, aligned_empty
 from outcrop.errors import CancelledError, OptionError, ReadError, WriteError
 from outcrop.options import DiskOptions, Faults
 from tests.conftest import ENGINES
@@ -430,6 +430,26 @@ def test_counters_and_latencies(tmp_path: Path, disk: Disk) -> None:
     assert counters.read_requests == sum(counters.latency) > 0
     assert 0 < counters.latency_us(0.5) <= counters.latency_us(0.99)
     assert counters.wait_seconds > 0
+
+
+def test_requests_are_counted_by_size(tmp_path: Path, disk: Disk) -> None:
+    with disk.create(tmp_path / "f", 1 << 20) as file:
+        file.write(0, aligned_empty(1 << 20))
+    with disk.open(tmp_path / "f") as file:
+        file.read(0, 4096)
+        file.read(0, 8192)
+        file.read(4096, 1 << 19)
+    counters, both = disk.counters, disk.counters + disk.counters
+    assert sum(counters.read_sizes) == counters.read_requests
+    assert sum(counters.write_sizes) == counters.write_requests
+    assert len(counters.read_sizes) == len(counters.write_sizes) == len(SIZE_BOUNDS) + 1
+    assert both.read_sizes == tuple(2 * count for count in counters.read_sizes)
+    most = sum(n * size for n, size in zip(counters.read_sizes, SIZE_BOUNDS, strict=False))
+    assert counters.bytes_read <= most
+    if disk.options.faults is None:
+        found = {size: n for size, n in zip(SIZE_BOUNDS, counters.read_sizes, strict=False) if n}
+        assert found == {4096: 1, 8192: 1, 1 << 19: 1}
+        assert counters.write_sizes[SIZE_BOUNDS.index(1 << 20)] == 1
 
 
 def test_aligned_arrays() -> None:

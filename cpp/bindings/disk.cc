@@ -262,7 +262,9 @@ void BindCounters(nb::module_& m) {
       .def_ro("bytes_written", &Counters::bytes_written)
       .def_ro("retries", &Counters::retries)
       .def_ro("wait_ns", &Counters::wait_ns)
-      .def_ro("latency", &Counters::latency);
+      .def_ro("latency", &Counters::latency)
+      .def_ro("read_sizes", &Counters::read_sizes)
+      .def_ro("write_sizes", &Counters::write_sizes);
 }
 
 void MakeEngine(Engine* self, bool uring, uint32_t workers, uint32_t queue_depth,

@@ -1,4 +1,4 @@
-// Ingest: packing, sorting and merging edge records; text; compaction of ids.
+// Ingest: packing, sorting and merging edge records; text; compaction of ids; orders of nodes.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
@@ -14,8 +14,10 @@
 #include "ingest/csc.h"
 #include "ingest/merge.h"
 #include "ingest/pack.h"
+#include "ingest/permute.h"
 #include "ingest/sort.h"
 #include "ingest/text.h"
+#include "ingest/visits.h"
 
 namespace outcrop::bindings {
 namespace {
@@ -174,6 +176,83 @@ void BindIdSet(nb::module_& m) {
       .def_static("memory_bytes", &IdSet::MemoryBytes, nb::arg("capacity"));
 }
 
+// Places are unsigned: one before the first is then large.
+template <typename Place>
+void ScatterRows(Array1<const uint8_t> rows, Array1<const Place> places, uint64_t first,
+                 size_t row_bytes, Array1<uint8_t> out) {
+  Require(row_bytes > 0 && rows.size() == places.size() * row_bytes,
+          "rows needs one for each place");
+  Require(out.size() % row_bytes == 0, "out must hold whole rows");
+  ingest::ScatterRows(std::as_bytes(Span(rows)), Span(places), static_cast<Place>(first), row_bytes,
+                      std::as_writable_bytes(Span(out)));
+}
+
+constexpr const char* kNoNode = "a list has what is no node";
+
+template <typename Index>
+void Meet(ingest::Visits& self, Array1<const Index> ids) {
+  size_t looked_at = 0;
+  {
+    nb::gil_scoped_release unlocked;
+    looked_at = self.Meet(Span(ids));
+  }
+  Require(looked_at == ids.size(), kNoNode);
+}
+
+template <typename Index>
+std::pair<size_t, uint64_t> MeetRoots(ingest::Visits& self, Array1<const int64_t> roots,
+                                      Array1<const int64_t> counts, Array1<const Index> lists) {
+  Require(roots.size() == counts.size(), "counts needs one for each root");
+  uint64_t total = 0;
+  for (int64_t count : Span(counts)) {
+    Require(count >= 0, "counts must be 0 or more");
+    total += static_cast<uint64_t>(count);
+  }
+  Require(total == lists.size(), "lists must have as many entries as counts say");
+  ingest::Visits::Roots met;
+  {
+    nb::gil_scoped_release unlocked;
+    met = self.MeetRoots(Span(roots), Span(counts), Span(lists));
+  }
+  Require(!met.bad_id, kNoNode);
+  return {met.done, met.begin};
+}
+
+void BindOrders(nb::module_& m) {
+  using ingest::Visits;
+  const auto def_scatter = [&]<typename Place>(std::type_identity<Place>) {
+    m.def("scatter_rows", &ScatterRows<Place>, nb::arg("rows").noconvert(),
+          nb::arg("places").noconvert(), nb::arg("first"), nb::arg("row_bytes"),
+          nb::arg("out").noconvert(), Unlocked());
+  };
+  def_scatter(std::type_identity<uint32_t>());
+  def_scatter(std::type_identity<uint64_t>());
+  nb::class_<Visits> visits(m, "Visits");
+  const auto def_meet = [&]<typename Index>(std::type_identity<Index>) {
+    visits.def("meet", &Meet<Index>, nb::arg("ids").noconvert())
+        .def("meet_roots", &MeetRoots<Index>, nb::arg("roots").noconvert(),
+             nb::arg("counts").noconvert(), nb::arg("lists").noconvert());
+  };
+  visits.def(nb::init<uint64_t>(), nb::arg("num_nodes"))
+      .def(
+          "unmet",
+          [](const Visits& self, Array1<const int64_t> ids, Array1<int64_t> out) {
+            Require(out.size() >= ids.size(), "out has too little room");
+            return self.Unmet(Span(ids), Span(out));
+          },
+          nb::arg("ids").noconvert(), nb::arg("out").noconvert(), Unlocked())
+      .def(
+          "list",
+          [](const Visits& self, uint64_t first, Array1<int64_t> out) {
+            return self.List(first, Span(out));
+          },
+          nb::arg("first"), nb::arg("out").noconvert(), Unlocked())
+      .def_prop_ro("count", &Visits::count)
+      .def_static("memory_bytes", &Visits::MemoryBytes, nb::arg("num_nodes"));
+  def_meet(std::type_identity<int32_t>());
+  def_meet(std::type_identity<int64_t>());
+}
+
 void BindText(nb::module_& m) {
   using ingest::LineError;
   using ingest::Parsed;
@@ -219,6 +298,7 @@ void BindIngest(nb::module_& m) {
       .def("merge", &AnyMerger::Merge, nb::arg("out").noconvert());
   BindCsc(m);
   BindIdSet(m);
+  BindOrders(m);
   BindText(m);
 }
 

@@ -175,6 +175,7 @@ void Worker::Count(const Flight& flight, uint32_t bytes, Clock::time_point now) 
   const bool read = flight.transfer->op() == Op::kRead;
   (read ? counters.read_requests : counters.write_requests).fetch_add(1, std::memory_order_relaxed);
   (read ? counters.bytes_read : counters.bytes_written).fetch_add(bytes, std::memory_order_relaxed);
+  counters.CountSize(read, bytes);
   counters.CountLatency(static_cast<uint64_t>(std::chrono::nanoseconds(now - flight.sent).count()));
 }
 

@@ -457,6 +457,30 @@ TEST_CASE("more files at once than a ring has slots for") {
   }
 }
 
+TEST_CASE("requests are counted by size") {
+  LiveCounters live;
+  const std::pair<uint64_t, size_t> expected[] = {{0, 0},
+                                                  {1, 0},
+                                                  {4096, 0},
+                                                  {4097, 1},
+                                                  {8192, 1},
+                                                  {8193, 2},
+                                                  {1 << 20, 8},
+                                                  {(1 << 20) + 1, 9},
+                                                  {4 << 20, 10},
+                                                  {(4 << 20) + 1, 11},
+                                                  {uint64_t{1} << 40, 11}};
+  for (const auto& [bytes, bucket] : expected) {
+    for (bool read : {true, false}) {
+      const Counters before = live.Snapshot();
+      live.CountSize(read, bytes);
+      const Counters after = live.Snapshot();
+      CHECK(after.read_sizes[bucket] - before.read_sizes[bucket] == (read ? 1 : 0));
+      CHECK(after.write_sizes[bucket] - before.write_sizes[bucket] == (read ? 0 : 1));
+    }
+  }
+}
+
 TEST_CASE("counters tell what was asked and what was read") {
   for (const auto& options : Engines()) {
     Engine engine(options);
@@ -467,6 +491,7 @@ TEST_CASE("counters tell what was asked and what was read") {
     CHECK(counters.bytes_read >= counters.bytes_wanted);
     CHECK(counters.read_requests == 3);
     CHECK(std::accumulate(counters.latency.begin(), counters.latency.end(), uint64_t{0}) == 3);
+    CHECK(counters.read_sizes[0] == 3);
   }
 }
 

@@ -42,6 +42,10 @@ PAGE_BYTES = 4096
 """What direct reads are aligned to, wherever they go."""
 
 
+SIZE_BOUNDS = tuple(4096 << bucket for bucket in range(11))
+"""Bytes by which requests are counted: 4 KiB to 4 MiB."""
+
+
 @dataclass(frozen=True)
 class DiskCounters:
     """What an engine did since it was made."""
@@ -55,12 +59,17 @@ class DiskCounters:
     wait_seconds: float
     latency: tuple[int, ...]
     """Requests by latency: entry b counts those of 2^b to 2^(b+1) nanoseconds."""
+    read_sizes: tuple[int, ...]
+    """Requests by size, reads: entry b counts those of up to SIZE_BOUNDS[b] bytes that are in none
+    before it; the last those of more."""
+    write_sizes: tuple[int, ...]
+    """The same of writes."""
 
     def __add__(self, other: DiskCounters) -> DiskCounters:
         """The counters of two engines together."""
-        sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)[:-1]}
-        both = zip(self.latency, other.latency, strict=True)
-        return DiskCounters(**sums, latency=tuple(a + b for a, b in both))
+        return DiskCounters(
+            **{f.name: _added(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
+        )
 
     def latency_us(self, share: float) -> float:
         """The latency in microseconds that `share` of all requests did not exceed, interpolated."""
@@ -70,6 +79,13 @@ class DiskCounters:
                 return float(2.0**bucket * (1 + wanted / count) / 1000)
             wanted -= count
         return 0.0
+
+
+def _added(a: Any, b: Any) -> Any:
+    """Numbers, or tuples of them entry by entry."""
+    if isinstance(a, tuple):
+        return tuple(x + y for x, y in zip(a, b, strict=True))
+    return a + b
 
 
 def aligned_empty(shape: int | tuple[int, ...], dtype: Any = np.uint8) -> Array:
@@ -205,6 +221,8 @@ class Disk(Closing):
             retries=c.retries,
             wait_seconds=c.wait_ns / 1e9,
             latency=tuple(c.latency),
+            read_sizes=tuple(c.read_sizes),
+            write_sizes=tuple(c.write_sizes),
         )
 
     def open(self, path: Path) -> File:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outcrop.ingest.reorder import reorder
 from outcrop.loader import NeighborLoader, ShaDowLoader
 from outcrop.options import DiskOptions, parse_size
 from outcrop.store.format import ENCODINGS
@@ -139,6 +140,57 @@ def test_targets_of_any_kind(
     graph = random_graph(500, 4000)
     with make_store(tmp_path / "g.outcrop", graph, targets=targets, width=width) as store:
         check(store, strategy, "least", kind=kind, num_neighbors=[3, 3], batch_size=50)
+
+
+@pytest.mark.parametrize("strategy", OTHERS)
+@pytest.mark.parametrize("order", ["degree", "bfs"])
+def test_a_store_in_another_order(tmp_path: Path, strategy: str, order: str) -> None:
+    graph = random_graph(500, 4000)
+    with make_store(tmp_path / "g.outcrop", graph, dim=33, edge_ids=True) as store:
+        reorder(store, tmp_path / "r.outcrop", order, "100MB")
+    with GraphStore(tmp_path / "r.outcrop") as store:
+        check(
+            store,
+            strategy,
+            "least",
+            num_neighbors=[4, 3],
+            input_nodes="train",
+            batch_size=25,
+            shuffle=True,
+        )
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_full_neighbourhoods_are_those_of_the_store_before(tmp_path: Path, strategy: str) -> None:
+    """In the user's ids, in whatever order the nodes are: the same seeds, nodes, edges and rows."""
+    graph = random_graph(500, 2000)
+    found = []
+    with make_store(tmp_path / "g.outcrop", graph, dim=5, edge_ids=True) as store:
+        seeds = [7, 499, 0, 33]
+        for order in ("degree", "bfs"):
+            reorder(store, tmp_path / order, order, "100MB")
+        for path in (store.path, tmp_path / "degree", tmp_path / "bfs"):
+            with GraphStore(path) as opened:
+                loader = NeighborLoader(
+                    opened,
+                    [-1, -1],
+                    opened.to_internal(seeds),
+                    batch_size=2,
+                    strategy=strategy,
+                    memory="300MB",
+                )
+                for batch in loader:
+                    ids = opened.to_original(batch.n_id)
+                    rows = zip(ids.tolist(), batch.x.tolist(), batch.y.tolist(), strict=True)
+                    edges = zip(*ids[batch.edge_index.numpy()].tolist(), strict=True)
+                    found.append(
+                        (
+                            ids[: batch.batch_size].tolist(),
+                            sorted(rows),
+                            sorted(zip(batch.e_id.tolist(), edges, strict=True)),
+                        )
+                    )
+    assert found[0:2] == found[2:4] == found[4:6] and found[0] != found[1]
 
 
 @pytest.mark.parametrize("strategy", VARIANTS)

@@ -531,6 +531,7 @@ def test_the_record_counts_what_was_delivered(store: GraphStore) -> None:
     assert epoch.rows == sum(len(batch.n_id) for batch in batches)
     assert epoch.row_bytes == epoch.bytes_wanted == 4 * 8 * epoch.rows
     assert epoch.bytes_read >= epoch.bytes_wanted and epoch.read_requests > 0
+    assert sum(epoch.read_sizes) == epoch.read_requests and len(epoch.write_sizes) == 12
     assert epoch.sampled_edges == sum(len(batch.e_id) for batch in batches)
     assert set(epoch.stages) == {"sample", "gather", "compute"}
     assert epoch.seconds >= epoch.stall_seconds > 0

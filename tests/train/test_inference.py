@@ -12,12 +12,18 @@ from torch_geometric.nn.models import GAT, GCN, GIN, GraphSAGE
 from typer.testing import CliRunner
 
 from outcrop.cli import app
-from outcrop.errors import BudgetError, OptionError, ReadError, StoreError
+from outcrop.errors import BudgetError, CorruptError, OptionError, ReadError, StoreError
+from outcrop.ingest.build import import_graph
+from outcrop.ingest.edgelist import edgelist_source
+from outcrop.ingest.files import Files, file_attributes
+from outcrop.ingest.reorder import reorder
 from outcrop.options import DiskOptions, Faults
 from outcrop.store.store import GraphStore
 from outcrop.train import TrainOptions, fit, infer
+from outcrop.train.evaluate import evaluate_full
+from outcrop.train.targets import Targets
 from tests.graphs import Graph, random_graph
-from tests.stores import CLASSES, make_random_store, make_store
+from tests.stores import CLASSES, make_random_store, make_store, rewrite_array
 
 
 def full_forward(store: GraphStore, model: torch.nn.Module) -> np.ndarray[Any, Any]:
@@ -48,6 +54,72 @@ def test_inference_equals_the_full_forward(
     assert found.dtype == np.float32 and found.shape == (300, CLASSES)
     assert np.allclose(found, expected, atol=1e-4)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["g.outcrop", "out.npy"]
+
+
+@pytest.mark.parametrize("spread", [1, 1000])
+def test_rows_of_a_reordered_store_are_where_its_source_has_them(
+    tmp_path: Path, spread: int
+) -> None:
+    graph = random_graph(200, 3000)
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).random((200, 8), np.float32))
+    (tmp_path / "g.txt").write_text(
+        "".join(f"{s * spread} {t * spread}\n" for s, t in graph.edges.T.tolist())
+    )
+    # Sparse ids are compacted, and then mapped.
+    source = edgelist_source(
+        tmp_path / "g.txt",
+        num_nodes=None if spread > 1 else 200,
+        attributes=lambda _: file_attributes(Files(tmp_path / "x.npy", False, None, {})),
+    )
+    import_graph(source, tmp_path / "s")
+    torch.manual_seed(0)
+    model = GraphSAGE(8, 16, num_layers=2, out_channels=CLASSES)
+    with GraphStore(tmp_path / "s") as store:
+        assert store.has("node_ids") == (spread > 1)
+        reorder(store, tmp_path / "r", "bfs", "100MB")
+        infer(store, model, tmp_path / "expected.npy")
+    with GraphStore(tmp_path / "r") as store:
+        infer(store, model, tmp_path / "found.npy", memory="1MB")
+        infer(store, model, tmp_path / "stored.npy", original_order=False)
+        ids = store.node_ids // spread
+        with pytest.raises(BudgetError, match=r"original order need 800 B .*original_order=False"):
+            infer(store, model, tmp_path / "refused.npy", memory=700)
+    expected, found, stored = (
+        np.load(tmp_path / f"{name}.npy") for name in ("expected", "found", "stored")
+    )
+    assert not np.array_equal(ids, np.arange(200))
+    assert np.allclose(found, expected, atol=1e-5)
+    assert np.array_equal(stored, found[ids])
+    made = {"x.npy", "g.txt", "s", "r", "expected.npy", "found.npy", "stored.npy"}
+    assert {path.name for path in tmp_path.iterdir()} == made
+
+
+def test_two_nodes_of_one_id_are_refused(tmp_path: Path) -> None:
+    def change(ids: Any) -> None:
+        ids[3] = ids[7]
+
+    model = GraphSAGE(8, 16, num_layers=1, out_channels=CLASSES)
+    with make_random_store(tmp_path / "s") as store:
+        reorder(store, tmp_path / "r", "bfs", "100MB")
+    rewrite_array(tmp_path / "r", "node_ids", change)
+    with GraphStore(tmp_path / "r") as store, pytest.raises(CorruptError, match="node 7 has the"):
+        infer(store, model, tmp_path / "out.npy")
+
+
+def test_full_evaluation_of_a_reordered_store_is_the_same(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = GraphSAGE(8, 16, num_layers=2, out_channels=CLASSES)
+    scores = []
+    with make_random_store(tmp_path / "s") as store:
+        reorder(store, tmp_path / "r", "degree", "100MB")
+    for name in ("s", "r"):
+        with GraphStore(tmp_path / name) as store:
+            scores.append(
+                evaluate_full(
+                    model, store, ["val", "test"], Targets.of(store, TrainOptions()), 10**8
+                )
+            )
+    assert scores[0] == scores[1]
 
 
 def test_a_hub_beyond_the_memory_is_named_with_what_it_needs(tmp_path: Path) -> None:

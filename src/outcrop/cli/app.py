@@ -18,6 +18,7 @@ from outcrop.cli.info import info
 from outcrop.cli.output import guarded
 from outcrop.cli.prepare import prepare
 from outcrop.cli.profile import profile
+from outcrop.cli.reorder import reorder
 from outcrop.cli.report import report
 from outcrop.cli.synth import synth
 from outcrop.cli.train import train
@@ -62,7 +63,9 @@ def _outcrop(
 
 
 app.add_typer(import_app)
-_COMMANDS = (synth, info, profile, prepare, train, infer, bench, report, verify, gc, doctor, demo)
+_COMMANDS = (
+    synth, reorder, info, profile, prepare, train, infer, bench, report, verify, gc, doctor, demo,
+)  # fmt: skip
 for command in _COMMANDS:
     app.command()(guarded(command))
 

@@ -24,8 +24,18 @@ def infer(
     trust: Annotated[
         bool, typer.Option("--trust", help="Run the code that makes the checkpoint's own model.")
     ] = False,
+    original_order: Annotated[
+        bool,
+        typer.Option(
+            "--original-order/--store-order",
+            help="Of a store that was reordered: rows as in its source, or as in the store.",
+        ),
+    ] = True,
 ) -> None:
     """Compute the output of every node, layer by layer and out of core, on all neighbours.
+
+    Row i belongs to the node that has the i-th of your ids, ascending: of a store that outcrop
+    reorder made, too.
 
     Example: outcrop infer big.outcrop runs/1/best.safetensors --out embeddings.npy --memory 1GB
     """
@@ -36,7 +46,14 @@ def infer(
     with GraphStore(store) as opened, Bars() as progress:
         model = load_model(load_checkpoint(checkpoint), trust=trust).to(choose_device(device))
         _check_fits(opened, model, checkpoint)
-        run(opened, model, out, memory=memory, progress=progress)
+        run(
+            opened,
+            model,
+            out,
+            memory=memory,
+            original_order=original_order,
+            progress=progress,
+        )
     say(f"{out}: {opened.num_nodes:,} rows")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from outcrop.cli.arguments import Json, Store
 from outcrop.cli.output import print_facts, print_json
 from outcrop.options import format_size
-from outcrop.store.format import SPLITS
+from outcrop.store.format import SPLITS, Manifest
 from outcrop.store.store import GraphStore
 
 
@@ -31,6 +31,7 @@ def info(store: Store, as_json: Json = False) -> None:
         if features is None
         else f"{features['dim']} x {features['encoding']}, {format_size(features['bytes'])}"
         + (f", adopted: {features['file']}" if features["adopted"] else ""),
+        "order": facts["order"] or "as imported",
         "splits": ", ".join(f"{name} {size:,}" for name, size in facts["splits"].items()) or "none",
         "size": format_size(facts["bytes"]),
         "derived": ", ".join(facts["derived"]) or "none",
@@ -62,6 +63,7 @@ def _facts(store: GraphStore) -> dict[str, Any]:
         "classes": manifest.num_classes,
         "targets": manifest.target_kind,
         "features": features,
+        "order": _order(manifest),
         "splits": {name: arrays[name].shape[0] for name in SPLITS if name in arrays},
         "arrays": {name: {"dtype": str(entry.dtype), "shape": entry.shape}
                    for name, entry in arrays.items()},
@@ -70,6 +72,13 @@ def _facts(store: GraphStore) -> dict[str, Any]:
         "content": store.content,
         "provenance": manifest.provenance,
     }  # fmt: skip
+
+
+def _order(manifest: Manifest) -> str | None:
+    """That of outcrop reorder; None where the nodes are as they were imported."""
+    options = manifest.provenance.get("options")
+    order = options.get("order") if isinstance(options, dict) else None
+    return order if isinstance(order, str) else None
 
 
 def _derived(root: Path) -> list[str]:

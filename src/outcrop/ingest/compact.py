@@ -18,7 +18,7 @@ from outcrop import _core
 from outcrop.disk import Disk, aligned_empty, read_blocks
 from outcrop.ingest.source import EdgeChunk, Queue
 from outcrop.store.arrays import Appender
-from outcrop.store.edges import Block, EdgeSorter, RecordLayout
+from outcrop.store.edges import Block, EdgeSorter, RecordLayout, add_pairs, view_records
 
 _IDS_PER_BLOCK = 1 << 16
 
@@ -163,12 +163,12 @@ class _Join:
         distinct = _Distinct()
         position = 0
         for block in sorter.blocks(self._memory):
-            records = _view(block, self._layout)
+            records = view_records(block, self._layout)
             targets.append(distinct(records["target"]))
             if self._drop_loops:
                 records = records[records["target"] != records["source"]]
             self._records.append(records)
-            _add_pairs(by_source, records["source"], np.arange(position, position + len(records)))
+            add_pairs(by_source, records["source"], np.arange(position, position + len(records)))
             position += len(records)
         self._records.finish()
         targets.finish()
@@ -177,7 +177,7 @@ class _Join:
         pairs = self._spill("pairs", self._pairs.dtype)
         distinct = _Distinct()
         for block in by_source.blocks():
-            records = _view(block, self._pairs)
+            records = view_records(block, self._pairs)
             pairs.append(records)
             sources.append(distinct(records["target"]))
         pairs.finish()
@@ -188,7 +188,7 @@ class _Join:
         """(source, position) by source -> (position, rank of source), to be sorted by position."""
         ranks = _Ranks(self._ids)
         for block in pairs.blocks():
-            _add_pairs(self._by_position, block["source"], ranks(block["target"]))
+            add_pairs(self._by_position, block["source"], ranks(block["target"]))
         pairs.remove()
 
     def blocks(self) -> Iterator[Block]:
@@ -196,7 +196,7 @@ class _Join:
         records = Queue(self._records.blocks(), self._layout.dtype)
         out = aligned_empty(0, self._layout.dtype)
         for block in self._by_position.blocks():
-            pairs = _view(block, self._pairs)
+            pairs = view_records(block, self._pairs)
             if len(out) < len(pairs):
                 out = aligned_empty(len(pairs), self._layout.dtype)
             relabelled = out[: len(pairs)]
@@ -255,24 +255,7 @@ def _union(a: Iterator[NDArray[Any]], b: Iterator[NDArray[Any]]) -> Iterator[NDA
             yield from more
 
 
-def _view(block: Block, layout: RecordLayout) -> NDArray[Any]:
-    return block.records[: block.count * layout.bytes].view(layout.dtype)
-
-
 def _without_loops(block: Block, layout: RecordLayout) -> Block:
-    records = _view(block, layout)
+    records = view_records(block, layout)
     kept = records[records["target"] != records["source"]]
     return Block(kept.view(np.uint8), len(kept))
-
-
-def _add_pairs(sorter: EdgeSorter, keys: NDArray[Any], values: NDArray[Any]) -> None:
-    """Adds records (target = key, source = value)."""
-    dtype = sorter.layout.dtype
-    done = 0
-    while done < len(keys):
-        room = sorter.room().view(dtype)
-        count = min(len(room), len(keys) - done)
-        room["target"][:count] = keys[done : done + count]
-        room["source"][:count] = values[done : done + count]
-        sorter.filled(count)
-        done += count

@@ -59,6 +59,10 @@ class EpochRecord:
     """Counted by the disk engine, as are the next two."""
     bytes_wanted: int = 0
     bytes_read: int = 0
+    read_sizes: list[int] = field(default_factory=list)
+    """Of the disk engine's reads, those of up to 4 KiB, of up to 8, ... of up to 4 MiB, of more."""
+    write_sizes: list[int] = field(default_factory=list)
+    """The same of its writes."""
     drive_bytes: int = 0
     """What the kernel read from the drive for this process, page faults included."""
     unprepared_batches: int = 0
@@ -86,6 +90,8 @@ class EpochRecord:
         asked = after.counters.bytes_wanted - before.counters.bytes_wanted
         self.bytes_wanted = asked - meter.padding_bytes
         self.bytes_read = after.counters.bytes_read - before.counters.bytes_read
+        self.read_sizes = _between(before.counters.read_sizes, after.counters.read_sizes)
+        self.write_sizes = _between(before.counters.write_sizes, after.counters.write_sizes)
         self.drive_bytes = after.drive_bytes - before.drive_bytes
         for name, stage in meter.stages.items():
             if name not in ("source", WINDOW, "consumer"):
@@ -98,6 +104,10 @@ class EpochRecord:
     def read_amplification(self) -> float | None:
         """Bytes read per byte wanted; None where the engine read nothing."""
         return self.bytes_read / self.bytes_wanted if self.bytes_wanted else None
+
+
+def _between(before: tuple[int, ...], after: tuple[int, ...]) -> list[int]:
+    return [b - a for a, b in zip(before, after, strict=True)]
 
 
 @dataclass(frozen=True)

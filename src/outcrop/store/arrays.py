@@ -63,14 +63,20 @@ def piece_checksums(blocks: Iterable[NDArray[np.uint8]]) -> tuple[str, ...]:
 class Appender:
     """Appends bytes to a new file; two buffers, so that writing overlaps with making."""
 
-    def __init__(self, disk: Disk, path: Path, size: int | None = None) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        path: Path,
+        size: int | None = None,
+        buffer_bytes: int = WRITE_BUFFER_BYTES,
+    ) -> None:
         """`size`: of the whole file, where it is known; allocated now, so a full disk shows now."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self.file: File = disk.create(path, size or 0)
         self.bytes = 0
         """Appended so far."""
         self._reserved = size or 0
-        self._buffers = [aligned_empty(WRITE_BUFFER_BYTES) for _ in range(2)]
+        self._buffers = [aligned_empty(buffer_bytes) for _ in range(2)]
         self._pending: list[Pending | None] = [None, None]
         self._current = 0
         self._filled = 0

@@ -264,3 +264,21 @@ class _RunReader:
         self._ahead = self._send()
         self.ended = self._ahead is None
         return window, count, self.ended
+
+
+def view_records(block: Block, layout: RecordLayout) -> NDArray[Any]:
+    """A block's records, for numpy."""
+    return block.records[: block.count * layout.bytes].view(layout.dtype)
+
+
+def add_pairs(sorter: EdgeSorter, keys: NDArray[Any], values: NDArray[Any]) -> None:
+    """Adds records (target = key, source = value), which are sorted by key."""
+    dtype = sorter.layout.dtype
+    done = 0
+    while done < len(keys):
+        room = sorter.room().view(dtype)
+        count = min(len(room), len(keys) - done)
+        room["target"][:count] = keys[done : done + count]
+        room["source"][:count] = values[done : done + count]
+        sorter.filled(count)
+        done += count

@@ -38,6 +38,7 @@ from outcrop.store.format import (
     RowEncoding,
     read_manifest,
 )
+from outcrop.store.ids import find_nodes
 from outcrop.store.targets import TargetKind, take_targets
 from outcrop.store.values import check_ends, check_offsets, first_outside
 
@@ -56,6 +57,7 @@ _LACKING = {
     "adj_t": "edges are kept by target, as store.indptr and store.indices",
     "edge_attr": "attributes of edges are not stored yet",
     "edge_weight": "attributes of edges are not stored yet",
+    "node_ids": "its nodes have the ids that they have in its source",
     "to": "it stays on its drive; give device= to the loader, and batches arrive there",
     "cuda": "it stays on its drive; give device= to the loader, and batches arrive there",
 }
@@ -283,6 +285,32 @@ class GraphStore(Closing):
             )
         nodes.flags.writeable = False
         return nodes
+
+    # Whose ids they are
+
+    @cached_property
+    def node_ids(self) -> NDArray[np.int64]:
+        """The user's id of each node, as a memory map. AttributeError: they are the nodes' own."""
+        self._check_present("node_ids", "node_ids")
+        return self.array("node_ids")
+
+    def to_original(self, nodes: Ints) -> NDArray[np.int64]:
+        """Nodes, `batch.n_id` say -> the user's ids: those of the source that was imported."""
+        nodes = np.asarray(nodes, dtype=np.int64)
+        return np.asarray(self.node_ids[nodes]) if self.has("node_ids") else nodes
+
+    def to_internal(self, ids: Ints) -> NDArray[np.int64]:
+        """The user's ids -> nodes, as loaders take them; OptionError where no node has one.
+
+        A pass over all ids of the store, however few are asked for.
+        """
+        ids = np.asarray(ids, dtype=np.int64)
+        if self.has("node_ids"):
+            return find_nodes(self.parts("node_ids"), ids, str(self.path))
+        bad = first_outside(ids.reshape(-1), 0, self.num_nodes)
+        if bad is not None:
+            raise OptionError(f"{self.path}: no node has the id {ids.reshape(-1)[bad]}")
+        return ids
 
     @property
     def encoding(self) -> RowEncoding:

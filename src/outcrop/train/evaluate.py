@@ -57,7 +57,7 @@ def evaluate_full(
     """On full neighbourhoods, layer by layer; hidden states pass through a temporary folder."""
     with tempfile.TemporaryDirectory(dir=store.path.absolute().parent, prefix=".evaluate-") as at:
         out = Path(at) / "logits.npy"
-        infer(store, model, out, memory=memory_bytes)
+        infer(store, model, out, memory=memory_bytes, original_order=False)
         logits: Any = np.load(out, mmap_mode="r")
         scores: Scores = {}
         for split in splits:

@@ -24,8 +24,10 @@ from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import Stream, Task
 from outcrop.store.arrays import ArrayWriter
 from outcrop.store.checks import ArrayChecks
-from outcrop.store.format import RowEncoding
+from outcrop.store.format import ArrayEntry, RowEncoding
+from outcrop.store.ids import in_original_order, original_places
 from outcrop.store.locks import sync_directory
+from outcrop.store.permute import permuted, places_dtype
 from outcrop.store.store import FeatureRows, GraphStore
 from outcrop.store.workdir import WorkDirectory
 from outcrop.threads.pipeline import Pipeline, Stage
@@ -60,14 +62,26 @@ def infer(
     out: str | Path,
     *,
     memory: str | int = "2GB",
+    original_order: bool = True,
     progress: Progress = SILENT,
 ) -> None:
-    """The model's output for every node, on its device -> a float32 .npy file [N, out channels]."""
+    """The model's output for every node, on its device -> a float32 .npy file [N, out channels].
+
+    `original_order`: by the user's ids, ascending, as before the store was reordered; else row i is
+    that of node i of the store.
+    """
     layered = layered_alone(model)
     if 0 < layered.widths[0] != store.encoding.dim:
         raise OptionError(
             f"the model takes {layered.widths[0]} features per node, and those of {store.path} "
             f"have {store.encoding.dim}"
+        )
+    memory_bytes = parse_size(memory)
+    moved = original_order and not in_original_order(store)
+    if moved and memory_bytes < _places_bytes(store):
+        raise BudgetError(
+            f"rows in their original order need {format_size(_places_bytes(store))} of memory "
+            f"(got {format_size(memory_bytes)}); original_order=False leaves them in the store's"
         )
     was_training = model.training
     model.eval()
@@ -75,8 +89,12 @@ def infer(
         # Beside the result, so that the last layer's file only needs to be renamed.
         with WorkDirectory(Path(out)) as work:
             device = next(model.parameters()).device
-            inference = _Inference(store, layered, device, parse_size(memory), progress)
-            inference.run(work.path, work.final)
+            inference = _Inference(store, layered, device, memory_bytes, progress)
+            last = inference.run(work.path)
+            if moved:
+                last = _in_original_order(store, work.path, last, memory_bytes, progress)
+            (work.path / last.file).rename(work.final)
+            sync_directory(work.final.parent)
     finally:
         model.train(was_training)
 
@@ -129,7 +147,8 @@ class _Inference:
         self._memory_bytes = memory_bytes
 
     @torch.no_grad()
-    def run(self, work: Path, out: Path) -> None:
+    def run(self, work: Path) -> ArrayEntry:
+        """The file in `work` that has the last layer's."""
         rows = self._store.features
         for layer in range(self._model.num_layers):
             self._progress.stage(f"layer {layer + 1}", self._store.num_nodes, "nodes")
@@ -137,8 +156,7 @@ class _Inference:
             rows = self._run_layer(layer, rows, work, name)
             if layer:
                 (work / f"layer-{layer - 1}.npy").unlink()
-        (work / name).rename(out)
-        sync_directory(out.parent)
+        return rows.checks.entry
 
     def _run_layer(self, layer: int, rows: FeatureRows, work: Path, name: str) -> FeatureRows:
         store = self._store
@@ -211,6 +229,25 @@ class _Inference:
         """In the graph, not in the chunk, which has the edges of its targets alone."""
         assert self._degrees is not None
         return torch.from_numpy(self._degrees[chunk.nodes]).to(self._device)
+
+
+def _places_bytes(store: GraphStore) -> int:
+    return store.num_nodes * places_dtype(store.num_nodes).itemsize
+
+
+def _in_original_order(
+    store: GraphStore, work: Path, entry: ArrayEntry, memory_bytes: int, progress: Progress
+) -> ArrayEntry:
+    """A file in `work` that has the same rows by the user's ids, ascending."""
+    room = memory_bytes - _places_bytes(store)
+    places = original_places(store, store.disk, work, room)
+    rows = permuted(store.disk, ArrayChecks(work, entry), places, work, room, progress)
+    with ArrayWriter(
+        store.disk, work, "ordered.npy", entry.dtype, entry.shape[1:], store.num_nodes
+    ) as writer:
+        for part in rows:
+            writer.append(part)
+        return writer.close()
 
 
 def _in_degrees(store: GraphStore) -> NDArray[np.float32]:

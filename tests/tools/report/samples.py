@@ -67,6 +67,8 @@ def _loader(name: str, shape: dict[str, Any], factor: float) -> LoaderRecord:
     if name in ("direct", "belady"):
         epoch.read_requests = missed // 3
         epoch.bytes_wanted, epoch.bytes_read = missed * 512, missed * 1900
+        few = epoch.read_requests // 10
+        epoch.read_sizes = [epoch.read_requests - 3 * few, few, 0, 0, few, 0, 0, 0, few, 0, 0, 0]
     epoch.drive_bytes = {"memory": 0, "mmap": ROWS * 4096 // 2}.get(name, epoch.bytes_read)
     epoch.stages = {s: StageRecord(b * factor, b / 3) for s, b in shape["stages"].items()}
     epoch.stages["compute"] = StageRecord(epoch.seconds - epoch.stall_seconds, epoch.stall_seconds)

@@ -41,6 +41,21 @@ def test_every_epochs_numbers_are_the_records() -> None:
         assert row["amplification"] == (epoch["read_amplification"] or "–")  # noqa: RUF001
 
 
+def test_reads_are_shown_by_size() -> None:
+    page, _, records = page_of_bench()
+    rows = {row["requests"]: row for row in page.rows("Sizes")}
+    assert set(rows) == {"direct", "belady"}  # the others left it to the page cache
+    epoch = records["direct-0.json"]["loader"]["epochs"][0]
+    few = epoch["read_requests"] // 10
+    repeats = sum(file.startswith("direct-") for file in records)
+    sizes = ("to 32 KiB", "to 256 KiB", "to 1 MiB", "more")
+    assert [rows["direct"][size] for size in sizes] == [few * repeats] * 3 + [0]
+    assert rows["direct"]["on average"] == epoch["bytes_read"] // epoch["read_requests"]
+    for found in records.values():  # older records do not say
+        del found["loader"]["epochs"][0]["read_sizes"]
+    assert "Sizes of reads" not in render(records, None)
+
+
 def test_results_are_medians_ratios_and_multiples() -> None:
     page, bench, records = page_of_bench()
     rows = {row[""]: row for row in page.rows("Results")}

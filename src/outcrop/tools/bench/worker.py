@@ -54,7 +54,7 @@ class Job:
 # Zeros would be claims.
 _NOT_KNOWN_OF_PEERS = dict.fromkeys(
     ("stall_seconds", "hits", "read_requests", "bytes_wanted", "bytes_read", "read_amplification",
-     "stages")
+     "read_sizes", "write_sizes", "stages")
 )  # fmt: skip
 
 

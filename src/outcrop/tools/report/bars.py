@@ -7,7 +7,7 @@ import statistics
 
 from outcrop.tools.report import formats, markup, terminal
 from outcrop.tools.report.markup import Html, figure, join, percent, table, tag
-from outcrop.tools.report.summary import STAGES, Comparison, Line, stage_order
+from outcrop.tools.report.summary import SIZES, STAGES, Comparison, Line, stage_order
 
 TIERS = 5
 """How many tiers differ in colour; with more, colours repeat."""
@@ -204,6 +204,39 @@ _TRAFFIC = {
     "bytes_read": ("read", "t-read"),
     "drive_bytes": ("from the drive", "t-drive"),
 }
+
+
+def sizes_figure(comparison: Comparison) -> Html | None:
+    lines = [line for line in comparison.lines if line.read_sizes]
+    if not lines:
+        return None
+    legend = tag(
+        "ul",
+        *(tag("li", tag("i", class_=f"h-{i}"), size) for i, size in enumerate(SIZES)),
+        class_="legend",
+    )
+    drawing = [legend, *map(_size_bar, lines)]
+    rows = [[line.name, *map(markup.number, line.read_sizes), markup.size(_mean_read(line))]
+            for line in lines]  # fmt: skip
+    return figure(
+        "Sizes of reads", "Of all requests that the disk engine made, those of each size.",
+        tag("div", *drawing, class_="bars"),
+        table("Sizes", ["requests", *SIZES, "on average"], rows), anchor="sizes",
+    )  # fmt: skip
+
+
+def _size_bar(line: Line) -> Html:
+    requests = sum(line.read_sizes)
+    pieces = [
+        part(f"h-{i}", None, 100 * count / requests, f"{size}: {formats.number(count)}", size)
+        for i, (size, count) in enumerate(zip(SIZES, line.read_sizes, strict=True)) if count
+    ]  # fmt: skip
+    return bar(line.name, join(pieces), tag("b", formats.size(_mean_read(line))), "stack")
+
+
+def _mean_read(line: Line) -> int | None:
+    size, requests = line.mean("bytes_read"), line.mean("read_requests")
+    return size // requests if size is not None and requests else None
 
 
 def hits_figure(comparison: Comparison) -> Html | None:

@@ -108,6 +108,7 @@ def _sections(comparison: Comparison) -> list[Html | None]:
         facts.results_section(comparison),
         bars.stages_figure(comparison),
         bars.traffic_figure(comparison),
+        bars.sizes_figure(comparison),
         bars.hits_figure(comparison),
         timeline_figure(comparison),
         curves.history_figure(comparison),

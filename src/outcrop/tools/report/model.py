@@ -33,6 +33,8 @@ class Epoch:
     read_amplification: float | None
     hits: dict[str, int | None]
     stages: dict[str, Stage]
+    read_sizes: list[int]
+    """Reads by size; empty where the record does not say."""
 
 
 @dataclass(frozen=True)
@@ -204,6 +206,7 @@ def _epoch(fields: Fields) -> Epoch:
         read_amplification=fields.get("read_amplification", float),
         hits=fields.counts("hits"),
         stages={name: part.read(Stage) for name, part in fields.members("stages")},
+        read_sizes=fields.get("read_sizes", list[int]),
     )
 
 

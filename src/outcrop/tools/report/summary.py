@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 import statistics
 from collections.abc import Callable, Mapping
@@ -13,6 +14,10 @@ from outcrop.tools.report import formats
 from outcrop.tools.report.model import Bench, Epoch, Origin, Row, Run, parse_bench, parse_run
 
 STAGES = ("sample", "inspect", "switch", "gather", "cache update", "transfer", "compute")
+SIZES = ("up to 4 KiB", "to 32 KiB", "to 256 KiB", "to 1 MiB", "more")
+"""Sizes of reads, as reports tell them apart."""
+_SIZE_ENDS = (0, 3, 6, 8)
+"""The last place of each, but the last, among a record's counts."""
 _WORTH_A_WORD = 0.05
 """A share of the batches' time: below it, preparation is opening files."""
 
@@ -78,6 +83,15 @@ class Line(Row):
         return ratio(sum(self.hits.values()), self.mean("rows")) if self.hits else None
 
     @property
+    def read_sizes(self) -> list[int]:
+        """Reads of all its epochs by size, as SIZES names them; empty: none, or not known."""
+        found = [0] * len(SIZES)
+        for epoch in self.epochs:
+            for size, count in enumerate(epoch.read_sizes):
+                found[bisect.bisect_left(_SIZE_ENDS, size)] += count
+        return found if sum(found) > 0 <= min(found) else []
+
+    @property
     def prepare_seconds(self) -> float | None:
         """Before the first batch, as if nothing had been found prepared; None: not known."""
         if any(run.layouts is None for run in self.runs):
@@ -119,6 +133,7 @@ class Line(Row):
             "bound_seconds": self.bound_seconds, "bound": self.bound, "multiple": self.multiple,
             "rows": self.mean("rows"), "bytes_wanted": self.wanted_bytes,
             "bytes_read": self.read_bytes, "read_amplification": self.amplification,
+            "read_sizes": dict(zip(SIZES, self.read_sizes, strict=False)),
             "hits": self.hits, "peak_rss_bytes": self.peak_bytes, "digest": self.digest,
             "check": self.check, "prepare_seconds": self.prepare_seconds,
             "disk_used_bytes": self.disk_bytes,
