@@ -19,7 +19,7 @@ from outcrop.options import format_size
 from outcrop.sample.sampler import Subgraph
 from outcrop.sample.seeds import Ids, Task
 from outcrop.store.format import EDGE_TYPE, NODE_TYPE, EdgeType
-from outcrop.store.targets import batch_dtype, take_targets
+from outcrop.store.targets import batch_dtype, marks_none
 
 if TYPE_CHECKING:
     import torch
@@ -448,6 +448,8 @@ class BatchMaker:
         self.overdraft = Overdraft(pool, strict=strict)
         self._rows = rows
         self._labels = labels
+        self._label_dtype = np.dtype(np.int64) if labels is None else batch_dtype(labels)
+        self._marks_none = labels is not None and marks_none(labels)
         self._edge_ids = edge_ids
 
     def make(self, task: Task, subgraph: Subgraph, closed: Asked, awaited: Asked) -> Batch:
@@ -478,12 +480,13 @@ class BatchMaker:
             batch.e_id[:] = edge_ids
         _core.expand_edges(subgraph.sources, subgraph.counts, batch.edge_index)
         if batch.y is not None and self._labels is not None:
-            take_targets(self._labels, batch.n_id, batch.y)
+            batch.y[:] = self._labels[batch.n_id]
+            if self._marks_none:
+                batch.y[batch.y < 0] = np.nan
         return batch
 
-    @staticmethod
-    def _shaped(labels: NDArray[Any], nodes: int, memory: NDArray[np.uint8]) -> NDArray[Any]:
-        return memory.view(batch_dtype(labels)).reshape(nodes, *labels.shape[1:])
+    def _shaped(self, labels: NDArray[Any], nodes: int, memory: NDArray[np.uint8]) -> NDArray[Any]:
+        return memory.view(self._label_dtype).reshape(nodes, *labels.shape[1:])
 
     def _held(
         self, nodes: int, x: NDArray[np.uint8], beside: NDArray[np.uint8]

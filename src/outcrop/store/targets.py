@@ -104,17 +104,17 @@ def batch_dtype(targets: NDArray[Any]) -> np.dtype[Any]:
     return np.dtype(np.int64 if is_classes else np.float32)
 
 
-def take_targets(
-    targets: NDArray[Any], nodes: Ints | slice, out: NDArray[Any] | None = None
-) -> NDArray[Any]:
-    """Targets of these nodes as batches have them -> `out`, or memory of their own."""
-    taken = targets[nodes]
-    if out is None:
-        out = np.empty(taken.shape, batch_dtype(targets))
-    out[:] = taken
-    if targets.ndim > 1 and targets.dtype.kind != "f":
-        out[taken < 0] = np.nan
-    return out
+def marks_none(targets: NDArray[Any]) -> bool:
+    """Whether -1 stands for NaN, which batches have."""
+    return targets.ndim > 1 and targets.dtype.kind != "f"
+
+
+def take_targets(targets: NDArray[Any], nodes: Ints | slice) -> NDArray[Any]:
+    """Targets of these nodes as batches have them."""
+    taken: NDArray[Any] = targets[nodes].astype(batch_dtype(targets))
+    if marks_none(targets):
+        taken[taken < 0] = np.nan
+    return taken
 
 
 def without_target(targets: NDArray[Any]) -> NDArray[np.bool_]:
