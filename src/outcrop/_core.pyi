@@ -410,6 +410,19 @@ class SlotBuffer:
     @staticmethod
     def table_bytes(num_nodes: int, num_slots: int, *, counted: bool) -> int: ...
 
+# Blocks
+
+class _BlockWriter:
+    def __init__(self, block_bytes: int, num_nodes: int) -> None: ...
+    def add(
+        self, offsets: _Ids, entries: NDArray[Any], out: _Bytes, last_nodes: _Ids
+    ) -> tuple[int, int, int]: ...
+    def finish(self, out: _Bytes, last_nodes: _Ids) -> bool: ...
+    num_edges: Final[int]
+
+class BlockWriter32(_BlockWriter): ...
+class BlockWriter64(_BlockWriter): ...
+
 # Pack
 
 _Rows = NDArray[np.uint32]
