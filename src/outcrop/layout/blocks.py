@@ -210,9 +210,7 @@ def load_index(disk: Disk, folder: Path, blocks: BlocksFile) -> Ids:
     with advising(folder):
         try:
             return ArrayChecks(folder, blocks.index).load(disk)
-        except OSError as error:
-            if error.filename is None:
-                raise
+        except FileNotFoundError as error:
             raise CorruptError(f"{error.filename}: {error.strerror}") from error
 
 

@@ -5,8 +5,10 @@ In memory are the last node of each block and a buffer of some blocks; nothing g
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import ClassVar
@@ -32,6 +34,7 @@ from outcrop.sample.hyperbatch import HyperbatchSampler, check_by_blocks, relabe
 from outcrop.sample.sampler import EDGE_IDS, Sampling, StoredEdgeIds, TaskSampler, Topology
 from outcrop.store.derived import Layout
 from outcrop.store.store import GraphStore
+from outcrop.store.workdir import WorkDirectory
 from outcrop.threads.parallel import cpu_count
 from outcrop.topology.parts import Opening, TopologyPart
 
@@ -117,8 +120,15 @@ class BlockTopology(Topology):
     def __init__(self, on: Opening, blocks: GraphBlocks) -> None:
         self.blocks = blocks
         self._store, self._edge_ids = on.store, on.edge_ids
-        self._scratch = on.store.derived.scratch()
         self._numbers = count()
+
+    @cached_property
+    def _scratch(self) -> WorkDirectory:
+        """For batches that are sampled alone."""
+        scratch = self._store.derived.scratch()
+        # Where nobody closes it; at the end of the program the runner does.
+        weakref.finalize(self, scratch.abandon).atexit = False
+        return scratch
 
     def sampler(self, sampling: Sampling, seed: int) -> TaskSampler:
         scratch = self._scratch.path / f"picks-{next(self._numbers)}.bin"
@@ -143,7 +153,8 @@ class BlockTopology(Topology):
 
     def close(self) -> None:
         self.blocks.close()
-        self._scratch.abandon()
+        if "_scratch" in self.__dict__:
+            self._scratch.abandon()
 
 
 def hyperbatch_bytes(context: Context, batches: int, memory_bytes: int) -> int:
