@@ -69,5 +69,6 @@ void BindRefcount(nb::module_& m);
 void BindNeighbor(nb::module_& m);
 void BindLayout(nb::module_& m);
 void BindSegment(nb::module_& m);
+void BindBlocks(nb::module_& m);
 
 }  // namespace outcrop::bindings

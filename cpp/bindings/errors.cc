@@ -1,6 +1,7 @@
 // C++ exceptions -> outcrop.errors.
 #include "bindings/bindings.h"
 #include "disk/error.h"
+#include "layout/blocks.h"
 #include "sample/frontier.h"
 #include "threads/home.h"
 #include "threads/pool.h"
@@ -27,6 +28,11 @@ void SetCancelled(const std::exception& error) {
   PyErr_SetString(type.ptr(), error.what());
 }
 
+void SetCorrupt(const std::exception& error) {
+  nb::object type = nb::module_::import_("outcrop.errors").attr("CorruptError");
+  PyErr_SetString(type.ptr(), error.what());
+}
+
 void Translate(const std::exception_ptr& pointer, void*) {
   try {
     std::rethrow_exception(pointer);
@@ -40,8 +46,9 @@ void Translate(const std::exception_ptr& pointer, void*) {
     nb::object type = nb::module_::import_("outcrop.errors").attr("ForkedError");
     PyErr_SetString(type.ptr(), error.what());
   } catch (const sample::BadTopology& error) {
-    nb::object type = nb::module_::import_("outcrop.errors").attr("CorruptError");
-    PyErr_SetString(type.ptr(), error.what());
+    SetCorrupt(error);
+  } catch (const layout::BadBlock& error) {
+    SetCorrupt(error);
   }
 }
 

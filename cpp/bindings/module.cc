@@ -14,4 +14,5 @@ NB_MODULE(_core, m) {
   outcrop::bindings::BindNeighbor(m);
   outcrop::bindings::BindLayout(m);
   outcrop::bindings::BindSegment(m);
+  outcrop::bindings::BindBlocks(m);
 }

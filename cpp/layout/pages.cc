@@ -18,7 +18,7 @@ uint64_t Round(uint64_t sum, uint64_t word) {
 
 uint64_t PageChecksum(std::span<const std::byte> page, uint64_t seed) {
   std::array<uint64_t, 4> sums{seed + kPrime1 + kPrime2, seed + kPrime2, seed, seed - kPrime1};
-  static_assert(disk::kPageBytes % sizeof(sums) == 0, "there is no rest to be hashed");
+  static_assert(disk::kPageBytes % sizeof(sums) == 0, "of pages there is no rest to be hashed");
   for (size_t at = 0; at < page.size(); at += sizeof(sums)) {
     std::array<uint64_t, 4> words;
     std::memcpy(words.data(), page.data() + at, sizeof(words));

@@ -9,7 +9,7 @@
 
 namespace outcrop::layout {
 
-// XXH64 of one page. REQUIRES: page.size() == disk::kPageBytes.
+// XXH64 of a page, or of several as one. REQUIRES: page.size() is a multiple of 32.
 uint64_t PageChecksum(std::span<const std::byte> page, uint64_t seed);
 
 // Runs of pages that follow each other in `bytes`: counts[i] pages from number firsts[i] on.

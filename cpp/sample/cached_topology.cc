@@ -3,34 +3,19 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <limits>
 #include <stdexcept>
 #include <tuple>
 #include <utility>
 
 #include "sample/frontier.h"
+#include "sample/waiting.h"
 
 namespace outcrop::sample {
 namespace {
 
 constexpr size_t kAhead = 16;  // lookups whose memory is asked for before it is used
 constexpr size_t kGrain = 256;
-// How soon a wait for the disk sees that its pool was cancelled.
-constexpr std::chrono::milliseconds kPatience(10);
-
-// Waits for a transfer. However it ends, nothing is in flight any more.
-void WaitFor(disk::Transfer& transfer, threads::Pool& pool) {
-  while (!transfer.WaitFor(kPatience)) {
-    if (!pool.cancelled()) continue;
-    transfer.Cancel();
-    try {
-      transfer.Wait();
-    } catch (...) {  // it was given up: what it met is of no interest
-    }
-    throw threads::Cancelled();
-  }
-}
 
 }  // namespace
 

@@ -2,12 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
 #include "sample/frontier.h"
-#include "sample/id_table.h"
+#include "sample/relabel.h"
 #include "sample/subgraph.h"
 #include "threads/pool.h"
 
@@ -25,23 +24,18 @@ class NeighborSampler {
   // that occurs twice is two nodes, as in PyG; edges come from the first of them.
   const Subgraph& Sample(const BatchKey& key, std::span<const int64_t> seeds);
 
-  const Subgraph& subgraph() const { return subgraph_; }
+  const Subgraph& subgraph() const { return relabeller_.subgraph(); }
   void Cancel() { pool_.Cancel(); }
   // Memory that is kept for the next call.
   uint64_t capacity_bytes() const {
-    return subgraph_.capacity_bytes() + table_.capacity_bytes() + frontier_.capacity_bytes();
+    return relabeller_.capacity_bytes() + frontier_.capacity_bytes();
   }
 
  private:
-  void Relabel();
-  uint32_t LocalId(int64_t node, uint64_t hash);
-
   const std::vector<int64_t> fanouts_;
-  const bool tags_are_ids_;  // node ids fit into a tag: no second look is needed
   threads::Pool pool_;
   Frontier frontier_;
-  IdTable table_;
-  Subgraph subgraph_;
+  Relabeller relabeller_;
 };
 
 }  // namespace outcrop::sample

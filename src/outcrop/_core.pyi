@@ -410,6 +410,64 @@ class SlotBuffer:
     @staticmethod
     def table_bytes(num_nodes: int, num_slots: int, *, counted: bool) -> int: ...
 
+# Blocks
+
+class _BlockWriter:
+    def __init__(self, block_bytes: int, num_nodes: int) -> None: ...
+    def add(
+        self, offsets: _Ids, entries: NDArray[Any], out: _Bytes, last_nodes: _Ids
+    ) -> tuple[int, int, int]: ...
+    def finish(self, out: _Bytes, last_nodes: _Ids) -> bool: ...
+    num_edges: Final[int]
+
+class BlockWriter32(_BlockWriter): ...
+class BlockWriter64(_BlockWriter): ...
+
+class GraphBlocks:
+    memory_bytes: Final[int]
+    def counts(self) -> tuple[int, int]: ...
+
+def graph_blocks(
+    last_nodes: _Ids,
+    engine: Engine,
+    file: File,
+    base: int,
+    *,
+    num_nodes: int,
+    num_edges: int,
+    block_bytes: int,
+    entry_bytes: int,
+    buffer_blocks: int,
+) -> GraphBlocks: ...
+
+class HyperbatchSampler:
+    def __init__(
+        self,
+        blocks: GraphBlocks,
+        fanouts: list[int],
+        *,
+        replace: bool,
+        edge_ids: bool,
+        threads: int,
+        memory_bytes: int,
+        scratch: str,
+    ) -> None: ...
+    @staticmethod
+    def least_bytes(batches: int) -> int: ...
+    def begin(self, batches: int) -> None: ...
+    def add(self, seeds: _Ids, *, seed: int, stream: int, epoch: int, batch: int) -> None: ...
+    def sample(self) -> None: ...
+    def load(self, batch: int) -> None: ...
+    def cancel(self) -> None: ...
+    memory_bytes: Final[int]
+    spilled_bytes: Final[int]
+    nodes: Final[_Ids]
+    sources: Final[NDArray[np.uint32]]
+    counts: Final[NDArray[np.uint32]]
+    edge_ids: Final[_Ids]
+    nodes_per_hop: Final[list[int]]
+    edges_per_hop: Final[list[int]]
+
 # Pack
 
 _Rows = NDArray[np.uint32]

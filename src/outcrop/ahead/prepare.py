@@ -28,7 +28,7 @@ from outcrop.options import format_size, size_of_at_least
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.edge_ids import edge_id_limit
 from outcrop.sample.identity import SamplingIdentity
-from outcrop.sample.sampler import Sampler, Sampling
+from outcrop.sample.sampler import Sampling, TaskSampler
 from outcrop.sample.seeds import SeedOrder, Task
 from outcrop.store.derived import Layout
 from outcrop.store.store import GraphStore
@@ -95,7 +95,7 @@ class SamplesSpec(PackSpec):
 def prepare_trace(
     store: GraphStore,
     spec: PackSpec,
-    samplers: Sequence[Sampler],
+    samplers: Sequence[TaskSampler],
     disk_bytes: int | None = None,
     progress: Progress = SILENT,
     enough_disk: str = "",

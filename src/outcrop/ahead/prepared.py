@@ -40,7 +40,7 @@ from outcrop.rows.device import DeviceRows
 from outcrop.rows.packed import PackedRows, PackedTiers
 from outcrop.rows.source import Resources, RowSource
 from outcrop.sample.edge_ids import edge_id_limit
-from outcrop.sample.sampler import Sampler, Topology
+from outcrop.sample.sampler import TaskSampler, Topology
 from outcrop.sample.seeds import Task
 from outcrop.store.arrays import WRITE_BUFFER_BYTES
 from outcrop.store.derived import Garbage, Layout, advised, advising, remove
@@ -310,7 +310,7 @@ class PreparedAhead(Ahead):
 
     def _sample(self, spec: PackSpec, topology: Topology, count: int, progress: Progress) -> Layout:
         context = self._context
-        samplers: list[Sampler] = [
+        samplers: list[TaskSampler] = [
             topology.sampler(context.sampling, context.seeds.seed) for _ in range(count)
         ]
         return prepare_trace(

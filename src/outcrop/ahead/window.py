@@ -27,22 +27,45 @@ import numpy as np
 
 from outcrop.ahead.ahead import Ahead, AheadRun, Replayed
 from outcrop.ahead.background import Background, Stopper
-from outcrop.ahead.sampling import SamplingAhead
+from outcrop.ahead.sampling import SamplingAhead, SamplingByBlocks, WindowSampling
 from outcrop.disk import PAGE_BYTES
+from outcrop.errors import BudgetError
 from outcrop.layout.trace import TraceReader, TraceWriter
 from outcrop.memory.charges import Charge, Phase
 from outcrop.memory.context import Context
 from outcrop.observe.meter import Meter
+from outcrop.options import format_size, size_of_at_least
 from outcrop.rows.slots import PlannedRows, PlannedSlots
 from outcrop.rows.source import Admission, Resources, RowSource, Script, row_shape
 from outcrop.sample.sampler import Subgraph, Topology
 from outcrop.sample.seeds import SeedOrder, Task
 from outcrop.store.arrays import WRITE_BUFFER_BYTES
+from outcrop.topology.blocks import BlockTopology, hyperbatch_bytes
 from outcrop.topology.parts import CachedLists, CachedTopology, TopologyPart, lists_scratch_bytes
 
 # The first batch should not wait for many; the following windows grow.
 FIRST_BATCHES = 8
 _GROWTH = 4
+# The share of the drive's free space to use where disk= says nothing: others live there, too.
+_DISK_SHARE = 1 / 4
+# What waits while a window is sampled by blocks, and has no room in memory.
+_PICKS = "picks.bin"
+
+
+@dataclass(frozen=True)
+class ByBlocks:
+    """All batches of a window are sampled at once, from a topology of blocks."""
+
+    bytes: int
+    """For what was drawn for them, and waits; the rest of it is in scratch meanwhile."""
+
+    def ahead_bytes(self, context: Context, batches: int) -> int:
+        """What sampling so many takes, and gives back."""
+        return hyperbatch_bytes(context, batches, self.bytes)
+
+    def written_bytes(self, context: Context) -> int:
+        """What waits of each batch, at most: picks with the positions of their edges, and nodes."""
+        return 16 * (context.batch.edges + context.batch.nodes)
 
 
 @dataclass(frozen=True)
@@ -62,6 +85,8 @@ class Window:
     """Length of the first window; the others grow up to the longest."""
     samplers: int = 2
     """So that one computes while the other one's entries are read."""
+    by_blocks: ByBlocks | None = None
+    """How its batches are sampled together; None: one after the other, by `samplers`."""
 
     @property
     def hands_over(self) -> bool:
@@ -82,13 +107,17 @@ class Window:
 
     def ahead_bytes(self, context: Context) -> int:
         """What sampling and planning a window takes, and gives back."""
-        kept = lists_scratch_bytes(context) if isinstance(self.topology, CachedLists) else 0
-        own = self.topology.sampler_bytes(context) - kept
         writing = 2 * WRITE_BUFFER_BYTES + context.record_bytes() * 5 // 4
         planning = 0
         if self.rows is not None:
             planning = self.rows.planning_bytes(context, self.batches)
-        return self.samplers * own + writing + planning
+        return self._sampling_bytes(context) + writing + planning
+
+    def _sampling_bytes(self, context: Context) -> int:
+        if self.by_blocks is not None:
+            return self.by_blocks.ahead_bytes(context, self.batches)
+        kept = lists_scratch_bytes(context) if isinstance(self.topology, CachedLists) else 0
+        return self.samplers * (self.topology.sampler_bytes(context) - kept)
 
     def _lent_bytes(self, context: Context) -> int:
         """What part of `ahead_bytes` waiting batches lend: safely less than one of them has."""
@@ -98,9 +127,25 @@ class Window:
         return min(self.ahead_bytes(context), context.batch_bytes(shape) * 3 // 4)
 
     def batch_disk_bytes(self, context: Context) -> int:
-        """A record of the trace, and of the script."""
+        """A record of the trace, and of the script, and what waits while it is sampled."""
         script = 0 if self.rows is None else self.rows.script_bytes(context)
-        return context.record_bytes() + script + 2 * PAGE_BYTES
+        waiting = 0 if self.by_blocks is None else self.by_blocks.written_bytes(context)
+        return context.record_bytes() + script + waiting + 2 * PAGE_BYTES
+
+    def most_on_disk(self, context: Context, given: int | None, name: str) -> int:
+        """Batches of the longest window that fits there twice: one is made while one is used.
+
+        BudgetError where that is less than what is `given`; `name`: of windows, for its message.
+        """
+        each, room = 2 * self.batch_disk_bytes(context), context.disk.given_bytes
+        if room is not None and room < each * (given or 1):
+            raise BudgetError(
+                f"disk={format_size(room)} is too little: two {name} of {given or 1} "
+                f"{'batches' if given else 'batch'} need {size_of_at_least(each * (given or 1))}"
+            )
+        if room is None:
+            room = int(context.disk.free_bytes * _DISK_SHARE)
+        return max(room // each, 1)
 
     def written_bytes(self, context: Context) -> int:
         """Two windows: one is made while one is used."""
@@ -250,10 +295,6 @@ class Windows(Ahead):
         store, context = self.on.store, self.on.context
         number = next(self._numbers)
         folder = self._scratch.path / str(number)
-        samplers = [
-            self.topology.sampler(context.sampling, context.seeds.seed)
-            for _ in range(self.part.samplers)
-        ]
         try:
             with TraceWriter(
                 store.disk,
@@ -263,8 +304,7 @@ class Windows(Ahead):
                 identity={},
                 edge_ids=context.sampling.edge_ids,
             ) as writer:
-                tasks = (line[t] for t in range(first, last))
-                sampling = SamplingAhead(tasks, samplers, writer)
+                sampling = self._sampling(line, range(first, last), writer, folder)
                 with stop.calling(sampling.cancel), closing(sampling.run(meter)) as steps:
                     for _ in steps:
                         stop()
@@ -272,6 +312,20 @@ class Windows(Ahead):
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
+
+    def _sampling(
+        self, line: Sequence[Task], numbers: range, writer: TraceWriter, folder: Path
+    ) -> WindowSampling:
+        sampling, seed = self.on.context.sampling, self.on.context.seeds.seed
+        by_blocks = self.part.by_blocks
+        if by_blocks is not None:
+            assert isinstance(self.topology, BlockTopology)
+            sampler = self.topology.hyperbatch_sampler(
+                sampling, seed, by_blocks.bytes, folder / _PICKS
+            )
+            return SamplingByBlocks([line[t] for t in numbers], sampler, writer)
+        samplers = [self.topology.sampler(sampling, seed) for _ in range(self.part.samplers)]
+        return SamplingAhead((line[t] for t in numbers), samplers, writer)
 
     def write_script(
         self,

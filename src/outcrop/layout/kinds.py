@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outcrop.disk import Disk
+from outcrop.layout.blocks import block_sizes, check_blocks
 from outcrop.layout.neighbors import check_lists, list_sizes
 from outcrop.layout.pack.reader import check_pack, pack_sizes
 from outcrop.layout.trace import check_trace, trace_sizes
@@ -24,6 +25,7 @@ class Kind:
 
 
 KINDS: Mapping[str, Kind] = {
+    "blocks": Kind(block_sizes, check_blocks),
     "neighbors": Kind(list_sizes, check_lists),
     "trace": Kind(trace_sizes, check_trace),
     "samples": Kind(trace_sizes, check_trace),

@@ -45,7 +45,7 @@ from outcrop.progress import SILENT, Progress
 from outcrop.rows.copier import copiers
 from outcrop.rows.source import Admission, Resources, RowSource, RowWorker
 from outcrop.rows.verify import verify_rows
-from outcrop.sample.sampler import Sampler, Sampling, Subgraph, WaitingBatches
+from outcrop.sample.sampler import Sampling, Subgraph, TaskSampler, WaitingBatches
 from outcrop.sample.seeds import SeedOrder, Stream, Task
 from outcrop.store.store import GraphStore
 from outcrop.strategies import strategy_named
@@ -376,7 +376,7 @@ class _Sampled:
     number: int
     task: Task
     subgraph: Subgraph
-    sampler: Sampler | None = None
+    sampler: TaskSampler | None = None
     """Whose memory the subgraph is in; None: it has its own."""
     hint: _core.Expected | None = None
     record: Any = None
@@ -405,9 +405,9 @@ class _Run:
             self._copiers = [parts.copier() for _ in range(on.gatherers)]
             self._workers = [parts.rows.worker(each, meter) for each in self._copiers]
         self._transfers = parts.rows is not None and parts.rows.transfers
-        self._free: queue.SimpleQueue[Sampler] = queue.SimpleQueue()
+        self._free: queue.SimpleQueue[TaskSampler] = queue.SimpleQueue()
         self._idle: queue.SimpleQueue[RowWorker] = queue.SimpleQueue()
-        self._samplers: list[Sampler] = []
+        self._samplers: list[TaskSampler] = []
         if plan.ahead is None:
             for _ in range(plan.concurrency.samplers):
                 self._add_sampler()

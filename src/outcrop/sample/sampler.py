@@ -186,6 +186,20 @@ class StoredEdgeIds:
                 self._reading.cancel()
 
 
+class TaskSampler(Protocol):
+    """What samples one task at a time. Not thread-safe, apart from `cancel`: one per thread."""
+
+    def sample(self, task: Task) -> Subgraph:
+        """The arrays are views, valid until the next call."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it holds for its next call, beside what looking edges up takes."""
+
+    def cancel(self) -> None:
+        """A sample under way, and every later one, raises CancelledError. From any thread."""
+
+
 class Topology:
     """An open topology, wherever its lists are. Samplers of many threads may draw from it."""
 
@@ -204,7 +218,7 @@ class Topology:
         self._loaded = loaded
         self._stored = (store.disk, store.checks(EDGE_IDS)) if edge_ids else None
 
-    def sampler(self, sampling: Sampling, seed: int) -> Sampler:
+    def sampler(self, sampling: Sampling, seed: int) -> TaskSampler:
         """For one thread."""
         edge_ids = self._loaded
         if edge_ids is None and self._stored is not None:

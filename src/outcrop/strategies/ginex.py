@@ -17,10 +17,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from outcrop.ahead.window import FIRST_BATCHES, Window
-from outcrop.errors import BudgetError, OptionError
+from outcrop.errors import OptionError
 from outcrop.layout.neighbors import METRICS, whole_bytes
 from outcrop.memory.context import Context
-from outcrop.options import format_size, size_of_at_least
 from outcrop.plan.plan import Concurrency, Plan, Strategy
 from outcrop.plan.tiers import TierOptions
 from outcrop.rows.slots import PlannedSlots
@@ -37,8 +36,6 @@ from outcrop.topology.parts import (
 # Long superbatches may have larger tables than usual ones: by such a share of memory.
 _USUAL_SUPERBATCH = 100
 _TABLES_SHARE = 1 / 16
-# The share of the drive's free space to use where disk= says nothing: others live there, too.
-_DISK_SHARE = 1 / 4
 # Overlap is worth its memory where that is less than one part in so many of what caches may have.
 _SMALL_PART = 8
 # Under way in the main loop. The reads of one fill the drive: more would take the cache's memory.
@@ -135,7 +132,7 @@ def _window(context: Context, topology: TopologyPart, rows: PlannedSlots | None)
     """Superbatches as given; else as long as disk and memory allow."""
     given = context.options.superbatch
     window = Window(given or 1, "between", topology, rows, first_batches=given or FIRST_BATCHES)
-    most = _most_on_disk(context, window, given)
+    most = window.most_on_disk(context, given, "superbatches")
     if given is None:
         usual = min(_USUAL_SUPERBATCH, len(context.seeds), most)
         most = min(most, context.stream_batches)
@@ -145,19 +142,6 @@ def _window(context: Context, topology: TopologyPart, rows: PlannedSlots | None)
             most = most if more <= room else usual
         window = replace(window, batches=max(most, 1))
     return replace(window, when="beside") if _overlaps(context, window) else window
-
-
-def _most_on_disk(context: Context, window: Window, given: int | None) -> int:
-    """What fits there twice: one is made while one is used."""
-    each, room = 2 * window.batch_disk_bytes(context), context.disk.given_bytes
-    if room is not None and room < each * (given or 1):
-        raise BudgetError(
-            f"disk={format_size(room)} is too little: two superbatches of {given or 1} "
-            f"{'batches' if given else 'batch'} need {size_of_at_least(each * (given or 1))}"
-        )
-    if room is None:
-        room = int(context.disk.free_bytes * _DISK_SHARE)
-    return max(room // each, 1)
 
 
 def _overlaps(context: Context, window: Window) -> bool:
