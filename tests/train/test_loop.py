@@ -132,13 +132,13 @@ def test_full_evaluation_has_no_memory_of_its_own(
         loaders.append(make_loader(*args))
         return loaders[0]
 
-    def watched(*args: Any, memory: int) -> None:
+    def watched(*args: Any, memory: int, **more: Any) -> None:
         runner = loaders[0].runner
         given.append(memory)
         beside = runner.budget.charges.get("lent between epochs", 0)
         assert runner._pool.held_bytes >= memory - beside > 0, "batches have given it up"
         assert sum(runner.budget.charges.values()) + memory - beside <= runner.budget.total_bytes
-        infer(*args, memory=memory)
+        infer(*args, memory=memory, **more)
 
     monkeypatch.setattr(loop, "make_loader", made)
     monkeypatch.setattr(evaluate, "infer", watched)
