@@ -63,7 +63,7 @@ class DiskCounters:
     """Requests by size, reads: entry b counts those of up to SIZE_BOUNDS[b] bytes that are in none
     before it; the last those of more."""
     write_sizes: tuple[int, ...]
-    """The same of writes."""
+    """Writes, by size as reads are."""
 
     def __add__(self, other: DiskCounters) -> DiskCounters:
         """The counters of two engines together."""

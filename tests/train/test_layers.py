@@ -259,6 +259,12 @@ def test_batches_without_hops_have_no_layers() -> None:
         layers_of(Data(x=torch.ones(3, 1), edge_index=torch.zeros(2, 0, dtype=torch.int64)))
 
 
+@pytest.mark.parametrize("given", [Data(x=torch.ones(3, DIM)), torch.ones(3, DIM)])
+def test_logits_are_those_of_a_loaders_batch(given: Any) -> None:
+    with pytest.raises(OptionError, match="takes a batch of a loader"):
+        outcrop.seed_logits(GraphSAGE(DIM, 8, 2, 3), given)
+
+
 def test_a_model_of_ones_own_is_given_the_layers(store: GraphStore) -> None:
     class Own(nn.Module):
         num_layers = 2

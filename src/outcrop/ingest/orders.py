@@ -217,7 +217,7 @@ class _Lists:
         self._indptr: NDArray[np.int64] = store.load("indptr")
         self._file = work.disk.open(store.file("indices"))
         self.most_nodes = max(1, work.memory // 2 // _STEP_BYTES_PER_NODE)
-        """Of a step."""
+        """Nodes whose lists are read in one step, at most."""
         self._most_entries = min(work.memory // 4 // self._entry.dtype.itemsize, store.num_edges)
         self._path = store.file("indices")
 

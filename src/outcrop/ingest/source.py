@@ -61,9 +61,9 @@ class LabelStream:
     """Nodes that have them."""
     dtype: np.dtype[Any]
     chunks: Iterable[NDArray[Any]]
-    """Of whole nodes, in any shape."""
+    """Targets of whole nodes at a time, in any shape."""
     nan_is_missing: bool = False
-    """Of classes; NaN always means none in others."""
+    """Whether NaN means no class; in other kinds it always means none."""
     kind: TargetKind = "classes"
     width: int | None = None
     """Numbers per node, [N, width]; None: one, [N]."""

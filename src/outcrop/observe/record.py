@@ -60,9 +60,9 @@ class EpochRecord:
     bytes_wanted: int = 0
     bytes_read: int = 0
     read_sizes: list[int] = field(default_factory=list)
-    """Of the disk engine's reads, those of up to 4 KiB, of up to 8, ... of up to 4 MiB, of more."""
+    """Reads of the disk engine by size: of up to 4 KiB, up to 8, ... up to 4 MiB, more."""
     write_sizes: list[int] = field(default_factory=list)
-    """The same of its writes."""
+    """Writes of the disk engine, by the same sizes."""
     drive_bytes: int = 0
     """What the kernel read from the drive for this process, page faults included."""
     unprepared_batches: int = 0

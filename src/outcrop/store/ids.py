@@ -57,7 +57,7 @@ def in_original_order(store: GraphStore) -> bool:
 
 
 def original_places(store: GraphStore, disk: Disk, scratch: Path, memory: int) -> Places:
-    """Of each node its place among all by the user's ids, ascending: where the source has it.
+    """Each node's place among all by the user's ids, ascending: where the source has it.
 
     Takes `memory` for sorting, LEAST_SORT_BYTES at least, beside the result. StoreError: the nodes
     have ids of their own.

@@ -26,7 +26,7 @@ from outcrop.store.checks import ArrayChecks
 
 Bytes = NDArray[np.uint8]
 Places = NDArray[np.uint32] | NDArray[np.uint64]
-"""Of each row of the source its row in the result: 4 bytes each, 8 beyond 2^32 rows."""
+"""Each row of the source -> its row in the result: 4 bytes each, 8 beyond 2^32 rows."""
 
 LEAST_PERMUTE_BYTES = 8 << 20
 # What is dealt out is written so much at a time; smaller writes cost a request each.
@@ -69,7 +69,7 @@ class PermutePlan:
 
     @property
     def bytes_read(self) -> int:
-        """Of rows, by all sweeps and from all files."""
+        """Bytes of rows that all sweeps and all files give."""
         whole = self.rows * self.row_bytes
         if self.files == 0:
             return self.parts * whole

@@ -39,7 +39,7 @@ from outcrop.threads.parallel import cpu_count
 from outcrop.topology.parts import Opening, TopologyPart
 
 LEAST_BLOCKS = 2
-"""Of a buffer: one is drawn from while the next is read."""
+"""The least that a buffer has: one is drawn from while the next is read."""
 # For a batch that is sampled alone: what is beyond it goes to the scratch file.
 _ALONE_BYTES = 8 << 20
 

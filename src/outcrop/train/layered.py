@@ -26,7 +26,7 @@ class Layered(Protocol):
 
     num_layers: int
     widths: list[int]
-    """Of the input of each layer, and of the output."""
+    """Numbers per node in the input of each layer, and in the output."""
     jumps: bool
     """Whether the output depends on more than the last layer's states."""
     uses_degrees: bool

@@ -110,6 +110,10 @@ def take_rows(batch: Data) -> torch.Tensor:
 
 def seed_logits(model: nn.Module, batch: Data) -> torch.Tensor:
     """What the model says of a batch's seeds; of other nodes only what that needs, if possible."""
+    if not isinstance(batch, Data) or not ("batch_size" in batch or "root_n_id" in batch):
+        raise OptionError(
+            f"seed_logits takes a batch of a loader, which has seeds (got {type(batch).__name__})"
+        )
     x = take_rows(batch)
     out: torch.Tensor
     if "root_n_id" in batch:

@@ -71,7 +71,7 @@ class Plateau:
 def learning_rate(
     options: TrainOptions, step: int, epoch_steps: int, plateau: Plateau | None = None
 ) -> float:
-    """Of the given step, which counts from 0 over all epochs."""
+    """The learning rate of a step; steps count from 0 over all epochs."""
     lr, least = options.lr, options.lr_min
     if options.schedule == "plateau" and plateau is not None:
         lr = max(lr * plateau.share, least)

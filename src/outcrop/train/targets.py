@@ -293,7 +293,7 @@ def balanced_weights(counts: np.ndarray[Any, np.dtype[np.int64]]) -> torch.Tenso
 
 
 def _class_counts(store: GraphStore) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Of the training nodes."""
+    """How many training nodes have each class."""
     nodes = store.split("train")
     counts = np.zeros(store.num_classes, np.int64)
     for first in range(0, len(nodes), _NODES_AT_A_TIME):
