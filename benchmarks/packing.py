@@ -17,9 +17,10 @@ from individual import pack_individually
 from machine import add_dirty, check_results, provenance, rmat_store
 from outcrop.ahead.prepare import PackSpec, prepare_trace
 from outcrop.disk import aligned_empty, read_blocks
+from outcrop.layout.pack.batched import pack_batched
 from outcrop.layout.pack.plan import PackPlan, make_plan
 from outcrop.layout.pack.reader import CHUNKS, PIECE_BYTES
-from outcrop.layout.pack.scatter import PackMemory, pack_batched
+from outcrop.layout.pack.scatter import PackMemory
 from outcrop.layout.trace import Trace
 from outcrop.options import format_size, parse_size
 from outcrop.sample.sampler import Sampler, Sampling

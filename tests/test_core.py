@@ -72,6 +72,7 @@ OWNERS: dict[str, Callable[[], Any]] = {
     "RmatGraph": lambda: _core.RmatGraph(4, 0.5, 0.2, 0.2, 0),
     "CommunityGraph": lambda: _core.CommunityGraph(4, 2, 2, 0.5, 0),
     "Copier": copier,
+    "CompressedOffsets": lambda: _core.CompressedOffsets(len(INDPTR) - 1, int(INDPTR[-1])),
     "NeighborSampler": sampler,
     "": lambda: _core,
 }
@@ -119,6 +120,7 @@ CALLS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "Copier.gather_at": ({"data": FLOATS, "offsets": IDS, "places": COUNTS, "out": FLOATS}, {}),
     "Copier.copy": ({"from_rows": COUNTS, "to_rows": COUNTS, "out": FLOATS}, {}),
     "array_topology": ({"indptr": INDPTR, "indices": IDS}, {}),
+    "CompressedOffsets.append": ({"entries": INDPTR}, {}),
     "NeighborSampler.sample": ({"seeds": IDS}, KEY),
     "expand_edges": (
         {"sources": COUNTS, "counts": COUNTS, "out": np.zeros((2, 4), np.int64)},

@@ -28,9 +28,9 @@ PAGE = ROOT / "docs/adding_a_strategy.md"
 EXAMPLE = "strategies/hotrows.py"
 # From the bottom up: each imports from those before it.
 ORDER = [
-    "closing", "errors", "schema", "options", "progress", "threads", "disk", "store", "ingest",
-    "observe", "sample", "layout", "memory", "topology", "rows", "ahead", "plan", "strategies",
-    "run", "loader", "train", "tools", "cli",
+    "closing", "errors", "schema", "options", "progress", "threads", "disk", "rates", "store",
+    "ingest", "observe", "sample", "layout", "memory", "topology", "rows", "ahead", "plan",
+    "strategies", "run", "loader", "train", "tools", "cli",
 ]  # fmt: skip
 NAMED = {"LENT": LENT, "CPU_CACHE": CPU_CACHE, "DEVICE_CACHE": DEVICE_CACHE}
 

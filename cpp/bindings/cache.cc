@@ -23,6 +23,12 @@ class BeladyHandle {
   BeladyHandle(int64_t num_nodes, uint64_t slots, bool goes_on)
       : num_nodes_(num_nodes), belady_(num_nodes, CheckSlots(slots), goes_on) {}
 
+  uint32_t Mark(Array1<const int64_t> nodes) {
+    Require(turned_ && batches_ == 0, "mark before a superbatch begins");
+    CheckNodes(Span(nodes), num_nodes_);
+    return belady_.Mark(Span(nodes));
+  }
+
   void Begin(uint32_t batches, int64_t expected_nodes) {
     Require(batches < 0xFFFFFFFF, "too many batches");
     Require(expected_nodes >= 0, "expected_nodes must not be negative");
@@ -164,6 +170,7 @@ void BindCache(nb::module_& m) {
   belady
       .def(nb::init<int64_t, uint64_t, bool>(), nb::arg("num_nodes"), nb::arg("slots"),
            nb::kw_only(), nb::arg("goes_on"))
+      .def("mark", &BeladyHandle::Mark, nb::arg("nodes").noconvert(), Unlocked())
       .def("begin", &BeladyHandle::Begin, nb::arg("batches"), nb::arg("expected_nodes"), Unlocked())
       .def("look_back", &BeladyHandle::LookBack, nb::arg("t"), nb::arg("nodes").noconvert(),
            nb::arg("next").noconvert(), Unlocked())
@@ -184,8 +191,12 @@ void BindCache(nb::module_& m) {
       .def(nb::init<int64_t, Array1<const int64_t>>(), nb::arg("num_nodes"),
            nb::arg("nodes").noconvert())
       .def("find", &StaticSlotsHandle::Find, nb::arg("nodes").noconvert(),
-           nb::arg("slots").noconvert(), Unlocked());
+           nb::arg("slots").noconvert(), Unlocked())
+      .def_static("bytes", &cache::StaticSlots::Bytes, nb::arg("num_nodes"), nb::arg("slots"));
   m.def("node_table_bytes", &cache::NodeTable::Bytes, nb::arg("num_nodes"), nb::arg("expected"));
+  m.def("small_table_bytes", [] { return cache::NodeTable::kSmallBytes; });
+  m.def("touched_table_bytes", &cache::NodeTable::TouchedBytes, nb::arg("num_nodes"),
+        nb::arg("touched"));
 }
 
 }  // namespace outcrop::bindings

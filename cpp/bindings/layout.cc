@@ -10,6 +10,7 @@
 
 #include "bindings/bindings.h"
 #include "cache/tiers.h"
+#include "layout/row_set.h"
 #include "layout/scatter.h"
 
 namespace outcrop::bindings {
@@ -96,6 +97,16 @@ void BindTiers(nb::module_& m) {
             new (self) Counts{cache::AccessCounts(num_nodes, expected), num_nodes};
           },
           nb::arg("num_nodes"), nb::arg("expected"))
+      .def_static("bytes", &cache::AccessCounts::Bytes, nb::arg("num_nodes"), nb::arg("expected"))
+      .def_prop_ro("wants_marks", [](const Counts& self) { return self.core.wants_marks(); })
+      .def(
+          "mark",
+          [](Counts& self, Ids nodes) {
+            Require(self.core.wants_marks(), "marks are not wanted, or not any more");
+            self.Check(nodes);
+            self.core.Mark(Span(nodes));
+          },
+          nb::arg("nodes").noconvert(), Unlocked())
       .def(
           "add",
           [](Counts& self, Ids nodes) {
@@ -169,10 +180,55 @@ void BindScatter(nb::module_& m) {
           nb::arg("chunk"), nb::arg("piece"), nb::arg("skip"));
 }
 
+void CheckRange(const layout::RowSet& self, uint64_t first, uint64_t last) {
+  Require(first <= last && last <= self.rows(), "a range of rows that are there");
+}
+
+nb::ndarray<nb::numpy, uint64_t, nb::ndim<1>> CountBlocks(const layout::RowSet& self,
+                                                          uint64_t first, uint64_t last,
+                                                          uint64_t block_rows) {
+  CheckRange(self, first, last);
+  Require(block_rows > 0, "blocks of at least one row");
+  const size_t blocks = (last - first + block_rows - 1) / block_rows;
+  auto* counts = new uint64_t[blocks == 0 ? 1 : blocks];
+  nb::capsule owner(counts, [](void* p) noexcept { delete[] static_cast<uint64_t*>(p); });
+  for (size_t block = 0; block < blocks; ++block) {
+    const uint64_t begin = first + block * block_rows;
+    counts[block] = self.Count(begin, std::min(begin + block_rows, last));
+  }
+  return {counts, {blocks}, owner};
+}
+
+nb::ndarray<nb::numpy, int64_t, nb::ndim<1>> ListRows(const layout::RowSet& self, uint64_t first,
+                                                      uint64_t last) {
+  CheckRange(self, first, last);
+  const size_t count = self.Count(first, last);
+  auto* rows = new int64_t[count == 0 ? 1 : count];
+  nb::capsule owner(rows, [](void* p) noexcept { delete[] static_cast<int64_t*>(p); });
+  self.List(first, last, {rows, count});
+  return {rows, {count}, owner};
+}
+
+void BindRowSet(nb::module_& m) {
+  nb::class_<layout::RowSet>(m, "RowSet")
+      .def(nb::init<uint64_t>(), nb::arg("rows"))
+      .def_static("bytes", &layout::RowSet::Bytes, nb::arg("rows"))
+      .def(
+          "add",
+          [](layout::RowSet& self, Ids rows) {
+            CheckNodes(Span(rows), static_cast<int64_t>(self.rows()));
+            self.Add(Span(rows));
+          },
+          nb::arg("rows").noconvert(), Unlocked())
+      .def("count_blocks", &CountBlocks, nb::arg("first"), nb::arg("last"), nb::arg("block_rows"))
+      .def("list", &ListRows, nb::arg("first"), nb::arg("last"));
+}
+
 }  // namespace
 
 void BindLayout(nb::module_& m) {
   BindTiers(m);
+  BindRowSet(m);
   BindScatter(m);
 }
 

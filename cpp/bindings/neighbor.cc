@@ -1,4 +1,4 @@
-// Neighbour cache: lists in memory, and how they are chosen and made.
+// Neighbour cache: lists in memory, how they are chosen and made, and the offsets of all lists.
 #include <nanobind/stl/tuple.h>
 
 #include <tuple>
@@ -6,15 +6,45 @@
 #include "bindings/bindings.h"
 #include "bindings/lists_handle.h"
 #include "cache/choose_lists.h"
+#include "cache/offsets.h"
 
 namespace outcrop::bindings {
 namespace {
 
+using cache::CompressedOffsets;
 using cache::ListBlock;
 using cache::NeighborLists;
+using cache::PlainOffsets;
 
-std::span<ListBlock> BlocksIn(const Array1<uint8_t>& memory, size_t num_nodes) {
-  const uint64_t count = ListBlock::Count(static_cast<int64_t>(num_nodes));
+// The two kinds of offsets that functions take.
+using Indptr = Array1<const int64_t>;
+
+PlainOffsets OffsetsIn(const Indptr& indptr) {
+  Require(indptr.size() >= 1, "indptr needs at least one entry");
+  return PlainOffsets(Span(indptr));
+}
+
+const CompressedOffsets& OffsetsIn(const CompressedOffsets& offsets) {
+  Require(offsets.complete(), "entries of indptr are missing");
+  return offsets;
+}
+
+void CheckCounts(int64_t num_nodes, int64_t num_edges) {
+  Require(num_nodes >= 0 && num_edges >= 0, "num_nodes and num_edges must not be negative");
+}
+
+void InitOffsets(CompressedOffsets* self, int64_t num_nodes, int64_t num_edges) {
+  CheckCounts(num_nodes, num_edges);
+  new (self) CompressedOffsets(num_nodes, num_edges);
+}
+
+uint64_t OffsetsBytes(int64_t num_nodes, int64_t num_edges) {
+  CheckCounts(num_nodes, num_edges);
+  return CompressedOffsets::Bytes(num_nodes, num_edges);
+}
+
+std::span<ListBlock> BlocksIn(const Array1<uint8_t>& memory, int64_t num_nodes) {
+  const uint64_t count = ListBlock::Count(num_nodes);
   Require(memory.size() == count * sizeof(ListBlock), "blocks must have 64 B per 384 nodes");
   Require(reinterpret_cast<uintptr_t>(memory.data()) % alignof(ListBlock) == 0,
           "blocks must be aligned");
@@ -57,42 +87,63 @@ uint64_t CountIds(Array1<const Index> ids, Array1<uint32_t> counts) {
   return cache::CountIds(Span(ids), Span(counts));
 }
 
-std::tuple<uint64_t, uint64_t> ChooseLists(Array1<const int64_t> indptr, Array1<const float> scores,
+template <typename Given>
+std::tuple<uint64_t, uint64_t> ChooseLists(const Given& given, Array1<const float> scores,
                                            uint32_t entry_bytes, uint64_t room,
                                            Array1<uint8_t> blocks) {
-  Require(indptr.size() == scores.size() + 1, "indptr needs one entry more than scores");
-  const cache::Chosen chosen = cache::ChooseLists(Span(indptr), Span(scores), entry_bytes, room,
-                                                  BlocksIn(blocks, scores.size()));
+  const auto& offsets = OffsetsIn(given);
+  Require(offsets.num_nodes() == static_cast<int64_t>(scores.size()),
+          "indptr needs one entry more than scores");
+  const cache::Chosen chosen = cache::ChooseLists(offsets, Span(scores), entry_bytes, room,
+                                                  BlocksIn(blocks, offsets.num_nodes()));
   return {chosen.lists, chosen.entries};
 }
 
-void NumberLists(Array1<const int64_t> indptr, Array1<uint8_t> blocks, Array1<uint32_t> starts) {
-  Require(indptr.size() >= 1, "indptr needs at least one entry");
-  const std::span<ListBlock> all = BlocksIn(blocks, indptr.size() - 1);
+template <typename Given>
+void NumberLists(const Given& given, Array1<uint8_t> blocks, Array1<uint32_t> starts) {
+  const auto& offsets = OffsetsIn(given);
+  const std::span<ListBlock> all = BlocksIn(blocks, offsets.num_nodes());
   uint64_t lists = 0;
-  for (const ListBlock& block : all) lists += block.Lists();
+  for (const ListBlock& block : all) lists += block.nodes.Count();
   Require(starts.size() == lists, "starts needs one entry per list");
-  cache::NumberLists(Span(indptr), all, Span(starts));
+  cache::NumberLists(offsets, all, Span(starts));
 }
 
-template <typename Index>
-std::tuple<int64_t, uint64_t> CopyLists(Array1<const int64_t> indptr, Array1<uint8_t> blocks,
-                                        int64_t node, int64_t first_edge, Array1<const Index> chunk,
+template <typename Given, typename Index>
+std::tuple<int64_t, uint64_t> CopyLists(const Given& given, Array1<uint8_t> blocks, int64_t node,
+                                        int64_t first_edge, Array1<const Index> chunk,
                                         Array1<Index> out) {
-  Require(indptr.size() >= 1 && node >= 0, "indptr needs at least one entry");
+  const auto& offsets = OffsetsIn(given);
+  Require(node >= 0, "node must not be negative");
   Require(out.size() >= chunk.size(), "out needs room for the chunk");
   const cache::Copied copied = cache::CopyLists<Index>(
-      Span(indptr), BlocksIn(blocks, indptr.size() - 1), node, first_edge, Span(chunk), Span(out));
+      offsets, BlocksIn(blocks, offsets.num_nodes()), node, first_edge, Span(chunk), Span(out));
   return {copied.node, copied.entries};
 }
 
 template <typename Index>
-void BindIndexed(nb::module_& m) {
+void BindCount(nb::module_& m) {
   m.def("count_ids", &CountIds<Index>, nb::arg("ids").noconvert(), nb::arg("counts").noconvert(),
         Unlocked());
-  m.def("copy_lists", &CopyLists<Index>, nb::arg("indptr").noconvert(),
+}
+
+template <typename Given, typename Index>
+void BindCopy(nb::module_& m) {
+  m.def("copy_lists", &CopyLists<Given, Index>, nb::arg("indptr").noconvert(),
         nb::arg("blocks").noconvert(), nb::arg("node"), nb::arg("first_edge"),
         nb::arg("chunk").noconvert(), nb::arg("out").noconvert(), Unlocked());
+}
+
+// What makes a layout, from offsets of either kind.
+template <typename Given>
+void BindMaking(nb::module_& m) {
+  m.def("choose_lists", &ChooseLists<Given>, nb::arg("indptr").noconvert(),
+        nb::arg("scores").noconvert(), nb::arg("entry_bytes"), nb::arg("room"),
+        nb::arg("blocks").noconvert(), Unlocked());
+  m.def("number_lists", &NumberLists<Given>, nb::arg("indptr").noconvert(),
+        nb::arg("blocks").noconvert(), nb::arg("starts").noconvert(), Unlocked());
+  BindCopy<Given, int32_t>(m);
+  BindCopy<Given, int64_t>(m);
 }
 
 }  // namespace
@@ -110,12 +161,17 @@ void BindNeighbor(nb::module_& m) {
       .def("detach", &Detach)
       .def("counts", &Counts)
       .def("reset_counts", &ResetCounts);
-  BindIndexed<int32_t>(m);
-  BindIndexed<int64_t>(m);
-  m.def("choose_lists", &ChooseLists, nb::arg("indptr").noconvert(), nb::arg("scores").noconvert(),
-        nb::arg("entry_bytes"), nb::arg("room"), nb::arg("blocks").noconvert(), Unlocked());
-  m.def("number_lists", &NumberLists, nb::arg("indptr").noconvert(), nb::arg("blocks").noconvert(),
-        nb::arg("starts").noconvert(), Unlocked());
+  BindCount<int32_t>(m);
+  BindCount<int64_t>(m);
+  nb::class_<CompressedOffsets>(m, "CompressedOffsets")
+      .def("__init__", &InitOffsets, nb::arg("num_nodes"), nb::arg("num_edges"))
+      .def_static("bytes", &OffsetsBytes, nb::arg("num_nodes"), nb::arg("num_edges"))
+      .def(
+          "append", [](CompressedOffsets& self, Indptr entries) { self.Append(Span(entries)); },
+          nb::arg("entries").noconvert(), Unlocked())
+      .def_prop_ro("memory_bytes", &CompressedOffsets::memory_bytes);
+  BindMaking<Indptr>(m);
+  BindMaking<CompressedOffsets>(m);
 }
 
 }  // namespace outcrop::bindings

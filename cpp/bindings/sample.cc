@@ -63,21 +63,34 @@ TopologyHandle MakePagedTopology(const FileHandle& indptr, uint64_t indptr_base,
 }
 
 template <typename Index>
-std::shared_ptr<Topology> CachedOver(Array1<const int64_t> indptr, cache::NeighborLists& lists,
+std::shared_ptr<Topology> CachedOver(sample::Offsets offsets, cache::NeighborLists& lists,
                                      disk::Engine& engine, const FileHandle& file, uint64_t base) {
-  return std::make_shared<sample::CachedTopology<Index>>(Span(indptr), lists, engine, file.file,
-                                                         base);
+  return std::make_shared<sample::CachedTopology<Index>>(offsets, lists, engine, file.file, base);
 }
 
-// The handles of lists and engine are kept as Python objects, the file by itself.
-TopologyHandle MakeCachedTopology(Array1<const int64_t> indptr, nb::handle_t<ListsHandle> lists,
+using HeldOffsets = nb::handle_t<cache::CompressedOffsets>;
+
+sample::Offsets OffsetsIn(const Array1<const int64_t>& indptr) { return Span(indptr); }
+sample::Offsets OffsetsIn(HeldOffsets held) {
+  return &nb::cast<const cache::CompressedOffsets&>(held);
+}
+
+// Offsets and the handles of lists and engine are kept as Python objects, the file by itself.
+template <typename Given>
+TopologyHandle MakeCachedTopology(Given indptr, nb::handle_t<ListsHandle> lists,
                                   nb::handle_t<disk::Engine> engine, const FileHandle& file,
                                   uint64_t base) {
   cache::NeighborLists& core = nb::cast<ListsHandle&>(lists).lists;
   auto& reader = nb::cast<disk::Engine&>(engine);
-  auto topology = core.entry_bytes() == 4 ? CachedOver<int32_t>(indptr, core, reader, file, base)
-                                          : CachedOver<int64_t>(indptr, core, reader, file, base);
-  return {std::move(topology), nb::make_tuple(indptr, nb::borrow(lists), nb::borrow(engine))};
+  const auto make = core.entry_bytes() == 4 ? CachedOver<int32_t> : CachedOver<int64_t>;
+  return {make(OffsetsIn(indptr), core, reader, file, base),
+          nb::make_tuple(indptr, nb::borrow(lists), nb::borrow(engine))};
+}
+
+template <typename Given>
+void BindCached(nb::module_& m) {
+  m.def("cached_topology", &MakeCachedTopology<Given>, nb::arg("indptr").noconvert(),
+        nb::arg("lists"), nb::arg("engine"), nb::arg("file"), nb::arg("base"));
 }
 
 uint64_t CachedTopologyBytes(uint32_t entry_bytes, uint64_t nodes, uint64_t entries) {
@@ -180,8 +193,8 @@ void BindSample(nb::module_& m) {
   m.def("paged_topology", &MakePagedTopology, nb::arg("indptr"), nb::arg("indptr_base"),
         nb::arg("indices"), nb::arg("indices_base"), nb::kw_only(), nb::arg("entry_bytes"),
         nb::arg("num_nodes"), nb::arg("num_edges"));
-  m.def("cached_topology", &MakeCachedTopology, nb::arg("indptr").noconvert(), nb::arg("lists"),
-        nb::arg("engine"), nb::arg("file"), nb::arg("base"));
+  BindCached<Array1<const int64_t>>(m);
+  BindCached<HeldOffsets>(m);
   m.def("cached_topology_bytes", &CachedTopologyBytes, nb::arg("entry_bytes"), nb::arg("nodes"),
         nb::arg("entries"));
   BindSampler<sample::NeighborSampler>(m, "NeighborSampler");

@@ -5,11 +5,15 @@
 namespace outcrop::cache {
 namespace {
 
-// How far ahead a table's entries are asked for: each is a cache miss of its own.
+// How far ahead a table's entries are asked for: each is a cache miss of its own, or two.
 constexpr size_t kAhead = 16;
 
+// Whoever is kNobody has none.
 void PrefetchAhead(const NodeTable& table, std::span<const int64_t> nodes, size_t i) {
-  if (i + kAhead < nodes.size()) table.Prefetch(nodes[i + kAhead]);
+  const auto node = [&](size_t at) { return at < nodes.size() ? nodes[at] : Residents::kNobody; };
+  const int64_t next = node(i + kAhead), later = node(i + 2 * kAhead);
+  if (later != Residents::kNobody) table.PrefetchPlace(later);
+  if (next != Residents::kNobody) table.Prefetch(next);
 }
 
 }  // namespace
@@ -19,10 +23,21 @@ Belady::Belady(int64_t num_nodes, uint32_t slots, bool goes_on)
   link_.resize(slots);
 }
 
+uint32_t Belady::Mark(std::span<const int64_t> nodes) {
+  if (!touched_) touched_.emplace(num_nodes_);
+  touched_->Add(nodes);
+  return touched_->count();
+}
+
 void Belady::Begin(uint32_t batches, int64_t expected_nodes) {
   residents_.Close();
   batches_ = batches;
-  uses_.emplace(num_nodes_, expected_nodes);
+  if (touched_) {
+    touched_->Seal();
+    uses_.emplace(*touched_);
+  } else {
+    uses_.emplace(num_nodes_, expected_nodes);
+  }
   buckets_.resize(batches + size_t{1});
   wanted_.resize(batches + size_t{1});
   for (size_t k = 0; k <= batches; ++k) {
@@ -43,15 +58,13 @@ void Belady::LookBack(uint32_t t, std::span<const int64_t> nodes, std::span<uint
 void Belady::TurnAround() {
   const std::span<const int64_t> nodes = residents_.nodes();
   for (uint32_t slot = 0; slot < nodes.size(); ++slot) {
-    if (slot + kAhead < nodes.size() && nodes[slot + kAhead] != Residents::kNobody) {
-      uses_->Prefetch(nodes[slot + kAhead]);
-    }
+    PrefetchAhead(*uses_, nodes, slot);
     if (nodes[slot] == Residents::kNobody) continue;
     const uint32_t first = uses_->Get(nodes[slot]);
     Push(slot, first == NodeTable::kNone ? batches_ : first);
   }
   uses_.reset();
-  residents_.Open();
+  residents_.Open(touched_ ? &*touched_ : nullptr);
 }
 
 bool Belady::Fill(uint32_t t, std::span<const int64_t> nodes) {
@@ -132,17 +145,19 @@ void Belady::EvictFrom(Bucket& bucket, uint32_t count) {
   }
 }
 
-void Belady::End() { residents_.Close(); }
-
-void Belady::Clear() {
+void Belady::End() {
   uses_.reset();
   residents_.Close();
+  touched_.reset();
+}
+
+void Belady::Clear() {
+  End();
   residents_.Clear();
 }
 
 void Belady::Restore(std::span<const int64_t> nodes) {
-  uses_.reset();
-  residents_.Close();
+  End();
   residents_.Restore(nodes);
 }
 

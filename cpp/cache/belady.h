@@ -17,8 +17,9 @@ namespace outcrop::cache {
 //
 // A superbatch is planned in two passes: LookBack over its batches from the last to the first,
 // then Step from the first to the last, with the next uses that LookBack gave. What is in the cache
-// at the end is there when the next superbatch begins. Time is linear in the accesses, memory in
-// slots and touched nodes. Not thread-safe.
+// at the end is there when the next superbatch begins. A pass before them, Mark, tells which nodes
+// are touched, where tables of these are to be as small as can be. Time is linear in the accesses,
+// memory in slots and touched nodes. Not thread-safe.
 class Belady {
  public:
   // A next use that is none: the node was seen before in the same batch.
@@ -30,8 +31,12 @@ class Belady {
   // What a slot takes, without the tables of the two passes, which never exist at once.
   static constexpr uint64_t kSlotBytes = Residents::kSlotBytes + sizeof(uint32_t);
 
-  // A superbatch of `batches` batches that touch about `expected_nodes` different nodes.
-  // REQUIRES: batches < 2^32 - 2.
+  // A batch of the superbatch that begins next; where one is marked, all have to be. Returns how
+  // many different nodes were marked so far. REQUIRES: End, Clear or Restore came last, or Mark.
+  uint32_t Mark(std::span<const int64_t> nodes);
+
+  // A superbatch of `batches` batches that touch about `expected_nodes` different nodes; not read
+  // where they are marked. REQUIRES: batches < 2^32 - 2.
   void Begin(uint32_t batches, int64_t expected_nodes);
 
   // For batch t, from the last on: when each of its nodes is used next; `batches` for never. Where
@@ -97,13 +102,14 @@ class Belady {
   const int64_t num_nodes_;
   const bool goes_on_;
   uint32_t batches_ = 0;
-  std::optional<NodeTable> uses_;     // first pass: the batch that uses a node next
-  memory::Buffer<Bucket> buckets_;    // by next use: cached slots, as lists through link_
-  memory::Buffer<uint32_t> link_;     // by slot
-  memory::Buffer<uint32_t> wanted_;   // rows of the current batch, by next use
-  memory::Buffer<uint32_t> leaving_;  // slots that the current batch empties
-  uint32_t limit_ = 0;                // of the current batch: who is used before it stays,
-  uint32_t room_ = 0;                 // and of those that are used in it, so many
+  std::optional<TouchedNodes> touched_;  // nodes of the superbatch, where they were marked
+  std::optional<NodeTable> uses_;        // first pass: the batch that uses a node next
+  memory::Buffer<Bucket> buckets_;       // by next use: cached slots, as lists through link_
+  memory::Buffer<uint32_t> link_;        // by slot
+  memory::Buffer<uint32_t> wanted_;      // rows of the current batch, by next use
+  memory::Buffer<uint32_t> leaving_;     // slots that the current batch empties
+  uint32_t limit_ = 0;                   // of the current batch: who is used before it stays,
+  uint32_t room_ = 0;                    // and of those that are used in it, so many
 };
 
 }  // namespace outcrop::cache

@@ -28,11 +28,16 @@ int64_t Boundary(std::span<const uint64_t> costs, uint64_t* room) {
   return -1;
 }
 
+template <typename Offsets>
 class Chooser {
  public:
-  Chooser(std::span<const int64_t> indptr, std::span<const float> scores, uint32_t entry_bytes,
+  Chooser(const Offsets& offsets, std::span<const float> scores, uint32_t entry_bytes,
           uint64_t room, std::span<ListBlock> blocks)
-      : indptr_(indptr), scores_(scores), entry_bytes_(entry_bytes), room_(room), blocks_(blocks) {}
+      : offsets_(offsets),
+        scores_(scores),
+        entry_bytes_(entry_bytes),
+        room_(room),
+        blocks_(blocks) {}
 
   // A round takes all candidates down to the score whose nodes do not all fit, and of those what
   // fits. After it only lower scores and lists that fit into what is left are candidates, so the
@@ -46,13 +51,14 @@ class Chooser {
  private:
   template <typename Visit>
   void ForCandidates(Visit visit) const {
-    for (size_t node = 0; node < scores_.size(); ++node) {
-      const int64_t degree = indptr_[node + 1] - indptr_[node];
-      if (degree <= 0 || degree > kLongestList) continue;
-      const uint32_t key = KeyOf(scores_[node]);
+    offsets_.ForAll([&](int64_t node, Bounds bounds) {
+      const int64_t degree = bounds.end - bounds.begin;
+      if (degree <= 0 || degree > kLongestList) return;
+      const auto at = static_cast<size_t>(node);
+      const uint32_t key = KeyOf(scores_[at]);
       const uint64_t cost = 4 + static_cast<uint64_t>(degree) * entry_bytes_;
-      if (key < below_ && cost <= limit_) visit(node, key, cost);
-    }
+      if (key < below_ && cost <= limit_) visit(at, key, cost);
+    });
   }
 
   // The score whose candidates do not all fit, by histograms of the upper, then of the lower half
@@ -79,19 +85,19 @@ class Chooser {
         if (cost > room_) return;
         room_ -= cost;
       }
-      Take(node);
+      Take(node, cost);
     });
     below_ = threshold < 0 ? 0 : static_cast<uint64_t>(threshold);
     return below_ > 0 && room_ >= 4 + entry_bytes_;
   }
 
-  void Take(size_t node) {
-    blocks_[node / ListBlock::kNodes].Add(node % ListBlock::kNodes);
+  void Take(size_t node, uint64_t cost) {
+    blocks_[node / ListBlock::kNodes].nodes.Add(node % ListBlock::kNodes);
     ++chosen_.lists;
-    chosen_.entries += static_cast<uint64_t>(indptr_[node + 1] - indptr_[node]);
+    chosen_.entries += (cost - 4) / entry_bytes_;
   }
 
-  const std::span<const int64_t> indptr_;
+  const Offsets& offsets_;
   const std::span<const float> scores_;
   const uint32_t entry_bytes_;
   uint64_t room_;
@@ -100,16 +106,6 @@ class Chooser {
   uint64_t limit_ = 0;                  // and cost no more
   Chosen chosen_;
 };
-
-// Calls visit(node) for each bit, ascending.
-template <typename Visit>
-void ForBits(const ListBlock& block, size_t first_node, Visit visit) {
-  for (size_t word = 0; word < block.bits.size(); ++word) {
-    for (uint64_t bits = block.bits[word]; bits != 0; bits &= bits - 1) {
-      visit(first_node + 64 * word + static_cast<size_t>(std::countr_zero(bits)));
-    }
-  }
-}
 
 }  // namespace
 
@@ -126,50 +122,59 @@ uint64_t CountIds(std::span<const Index> ids, std::span<uint32_t> counts) {
 template uint64_t CountIds(std::span<const int32_t>, std::span<uint32_t>);
 template uint64_t CountIds(std::span<const int64_t>, std::span<uint32_t>);
 
-Chosen ChooseLists(std::span<const int64_t> indptr, std::span<const float> scores,
-                   uint32_t entry_bytes, uint64_t room, std::span<ListBlock> blocks) {
-  return Chooser(indptr, scores, entry_bytes, room, blocks).Run();
+template <typename Offsets>
+Chosen ChooseLists(const Offsets& offsets, std::span<const float> scores, uint32_t entry_bytes,
+                   uint64_t room, std::span<ListBlock> blocks) {
+  return Chooser<Offsets>(offsets, scores, entry_bytes, room, blocks).Run();
 }
 
-void NumberLists(std::span<const int64_t> indptr, std::span<ListBlock> blocks,
-                 std::span<uint32_t> starts) {
+template <typename Offsets>
+void NumberLists(const Offsets& offsets, std::span<ListBlock> blocks, std::span<uint32_t> starts) {
   uint64_t lists = 0, entries = 0;
   for (size_t b = 0; b < blocks.size(); ++b) {
     blocks[b].lists_before = lists;
     blocks[b].entries_before = entries;
-    ForBits(blocks[b], b * ListBlock::kNodes, [&](size_t node) {
+    blocks[b].nodes.ForEach([&](uint64_t bit) {
+      const size_t node = b * ListBlock::kNodes + bit;
       starts[lists++] = static_cast<uint32_t>(entries - blocks[b].entries_before);
-      entries += static_cast<uint64_t>(indptr[node + 1] - indptr[node]);
+      const Bounds bounds = offsets.At(static_cast<int64_t>(node));
+      entries += static_cast<uint64_t>(bounds.end - bounds.begin);
     });
   }
 }
 
-template <typename Index>
-Copied CopyLists(std::span<const int64_t> indptr, std::span<const ListBlock> blocks, int64_t node,
+template <typename Index, typename Offsets>
+Copied CopyLists(const Offsets& offsets, std::span<const ListBlock> blocks, int64_t node,
                  int64_t first_edge, std::span<const Index> chunk, std::span<Index> out) {
   const int64_t end_edge = first_edge + static_cast<int64_t>(chunk.size());
-  const auto num_nodes = static_cast<int64_t>(indptr.size()) - 1;
   uint64_t copied = 0;
-  for (; node < num_nodes; ++node) {
+  for (; node < offsets.num_nodes(); ++node) {
     const auto at = static_cast<size_t>(node);
-    if (indptr[at] >= end_edge) break;
-    const int64_t begin = std::max(indptr[at], first_edge),
-                  end = std::min(indptr[at + 1], end_edge);
-    if (begin < end && blocks[at / ListBlock::kNodes].Has(at % ListBlock::kNodes)) {
+    const Bounds list = offsets.At(node);
+    if (list.begin >= end_edge) break;
+    const int64_t begin = std::max(list.begin, first_edge), end = std::min(list.end, end_edge);
+    if (begin < end && blocks[at / ListBlock::kNodes].nodes.Has(at % ListBlock::kNodes)) {
       const auto count = static_cast<size_t>(end - begin);
-      if (count > out.size() - copied) throw std::invalid_argument("indptr descends");
+      if (count > out.size() - copied) throw std::invalid_argument("offsets descend");
       std::copy_n(chunk.begin() + (begin - first_edge), count,
                   out.begin() + static_cast<ptrdiff_t>(copied));
       copied += count;
     }
-    if (indptr[at + 1] > end_edge) break;  // the rest of it comes with the next chunk
+    if (list.end > end_edge) break;  // the rest of it comes with the next chunk
   }
   return {node, copied};
 }
 
-template Copied CopyLists(std::span<const int64_t>, std::span<const ListBlock>, int64_t, int64_t,
-                          std::span<const int32_t>, std::span<int32_t>);
-template Copied CopyLists(std::span<const int64_t>, std::span<const ListBlock>, int64_t, int64_t,
-                          std::span<const int64_t>, std::span<int64_t>);
+#define OUTCROP_FOR_OFFSETS(Offsets)                                                      \
+  template Chosen ChooseLists(const Offsets&, std::span<const float>, uint32_t, uint64_t, \
+                              std::span<ListBlock>);                                      \
+  template void NumberLists(const Offsets&, std::span<ListBlock>, std::span<uint32_t>);   \
+  template Copied CopyLists(const Offsets&, std::span<const ListBlock>, int64_t, int64_t, \
+                            std::span<const int32_t>, std::span<int32_t>);                \
+  template Copied CopyLists(const Offsets&, std::span<const ListBlock>, int64_t, int64_t, \
+                            std::span<const int64_t>, std::span<int64_t>);
+OUTCROP_FOR_OFFSETS(PlainOffsets)
+OUTCROP_FOR_OFFSETS(CompressedOffsets)
+#undef OUTCROP_FOR_OFFSETS
 
 }  // namespace outcrop::cache

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "cache/neighbor_lists.h"
+#include "cache/offsets.h"
 
 namespace outcrop::cache {
 
@@ -23,14 +24,15 @@ struct Chosen {
 // still fits into `room` bytes, at 4 bytes and entry_bytes per entry. Nodes without a list and
 // lists above kLongestList are not taken. Sets bits of `blocks`, and no more.
 // Throws std::invalid_argument for scores that are negative or NaN.
-// REQUIRES: indptr.size() == scores.size() + 1; `blocks` are empty and cover all nodes.
-Chosen ChooseLists(std::span<const int64_t> indptr, std::span<const float> scores,
-                   uint32_t entry_bytes, uint64_t room, std::span<ListBlock> blocks);
+// REQUIRES: there is a score per node; `blocks` are empty and cover all nodes.
+template <typename Offsets>
+Chosen ChooseLists(const Offsets& offsets, std::span<const float> scores, uint32_t entry_bytes,
+                   uint64_t room, std::span<ListBlock> blocks);
 
 // Bits -> the rest of the blocks, and the start of every list.
 // REQUIRES: starts.size() is the number of bits.
-void NumberLists(std::span<const int64_t> indptr, std::span<ListBlock> blocks,
-                 std::span<uint32_t> starts);
+template <typename Offsets>
+void NumberLists(const Offsets& offsets, std::span<ListBlock> blocks, std::span<uint32_t> starts);
 
 struct Copied {
   int64_t node = 0;  // where to go on
@@ -39,9 +41,9 @@ struct Copied {
 
 // The cached entries among `chunk`, which are edges [first_edge, first_edge + chunk.size()) -> out.
 // `node`: 0 for the first chunk, then what the call before returned.
-// REQUIRES: out.size() >= chunk.size(). Throws std::invalid_argument where indptr descends.
-template <typename Index>
-Copied CopyLists(std::span<const int64_t> indptr, std::span<const ListBlock> blocks, int64_t node,
+// REQUIRES: out.size() >= chunk.size(). Throws std::invalid_argument where offsets descend.
+template <typename Index, typename Offsets>
+Copied CopyLists(const Offsets& offsets, std::span<const ListBlock> blocks, int64_t node,
                  int64_t first_edge, std::span<const Index> chunk, std::span<Index> out);
 
 }  // namespace outcrop::cache

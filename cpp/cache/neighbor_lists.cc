@@ -24,7 +24,7 @@ void NeighborLists::Attach(std::span<const std::byte> memory, uint64_t lists, ui
   for (uint64_t b = 0; lists != 0 && b < ListBlock::Count(num_nodes_); ++b) {
     Check(blocks[b].lists_before == before && blocks[b].entries_before <= entries,
           "the blocks contradict each other");
-    before += blocks[b].Lists();
+    before += blocks[b].nodes.Count();
   }
   Check(before == lists, "the blocks contradict each other");
   const std::lock_guard lock(mutex_);

@@ -2,44 +2,26 @@
 // disk: blocks, starts, entries. docs/format.md has the bytes.
 #pragma once
 
-#include <array>
 #include <atomic>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <shared_mutex>
 #include <span>
 
+#include "cache/node_bits.h"
+
 namespace outcrop::cache {
 
-// Which of kNodes nodes are cached: a cache line, so that a lookup costs one miss.
+// Which of some nodes are cached: a cache line, so that a lookup costs one miss.
 struct ListBlock {
-  static constexpr uint64_t kNodes = 384;
+  static constexpr uint64_t kNodes = NodeBits::kNodes;
 
   uint64_t lists_before = 0;    // cached lists of all blocks before
   uint64_t entries_before = 0;  // and their entries
-  std::array<uint64_t, kNodes / 64> bits{};
+  NodeBits nodes;
 
-  static uint64_t Count(int64_t num_nodes) {
-    return (static_cast<uint64_t>(num_nodes) + kNodes - 1) / kNodes;
-  }
-  bool Has(uint64_t bit) const { return (bits[bit / 64] >> (bit % 64) & 1) != 0; }
-  void Add(uint64_t bit) { bits[bit / 64] |= uint64_t{1} << (bit % 64); }
-  // How many of the nodes before `bit` are cached.
-  uint64_t Rank(uint64_t bit) const {
-    uint64_t rank = 0;
-    for (uint64_t word = 0; word < bit / 64; ++word) rank += Ones(bits[word]);
-    return rank + Ones(bits[bit / 64] & ((uint64_t{1} << (bit % 64)) - 1));
-  }
-  uint64_t Lists() const {
-    uint64_t lists = 0;
-    for (uint64_t word : bits) lists += Ones(word);
-    return lists;
-  }
-
- private:
-  static uint64_t Ones(uint64_t word) { return static_cast<uint64_t>(std::popcount(word)); }
+  static uint64_t Count(int64_t num_nodes) { return NodeBits::Blocks(num_nodes); }
 };
 static_assert(sizeof(ListBlock) == 64);
 
@@ -86,24 +68,22 @@ class NeighborLists {
     uint64_t num_entries() const { return num_entries_; }
     const std::byte* entries() const { return entries_; }
 
-    void PrefetchBlock(int64_t node) const { __builtin_prefetch(blocks_ + BlockOf(node)); }
+    void PrefetchBlock(int64_t node) const {
+      __builtin_prefetch(blocks_ + NodeBits::BlockOf(node));
+    }
     void PrefetchStart(uint64_t list) const { __builtin_prefetch(starts_ + list); }
     // The number of the node's list, kNone where it is not cached. REQUIRES: !empty().
     uint64_t List(int64_t node) const {
-      const ListBlock& block = blocks_[BlockOf(node)];
-      const uint64_t bit = static_cast<uint64_t>(node) % ListBlock::kNodes;
-      return block.Has(bit) ? block.lists_before + block.Rank(bit) : kNone;
+      const ListBlock& block = blocks_[NodeBits::BlockOf(node)];
+      const uint64_t bit = NodeBits::BitOf(node);
+      return block.nodes.Has(bit) ? block.lists_before + block.nodes.Rank(bit) : kNone;
     }
     // Where in the entries the list begins. REQUIRES: list == List(node) != kNone.
     uint64_t Begin(int64_t node, uint64_t list) const {
-      return blocks_[BlockOf(node)].entries_before + starts_[list];
+      return blocks_[NodeBits::BlockOf(node)].entries_before + starts_[list];
     }
 
    private:
-    static uint64_t BlockOf(int64_t node) {
-      return static_cast<uint64_t>(node) / ListBlock::kNodes;
-    }
-
     std::shared_lock<std::shared_mutex> lock_;
     const ListBlock* blocks_;
     const uint32_t* starts_;

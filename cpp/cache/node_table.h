@@ -1,29 +1,37 @@
-// Node table: node id -> a 32-bit value, in one of two structures, by their sizes.
+// Node table: node id -> a 32-bit value, in one of three structures.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <cstring>
 #include <utility>
 
+#include "cache/touched.h"
 #include "memory/buffer.h"
 
 namespace outcrop::cache {
 
-// An entry for every node of the graph where that is at most twice as large as a hash table of
-// those that are expected, since it is several times as fast; else the hash table, which grows when
-// there are more. Not thread-safe.
+// Of any nodes: an entry for every node of the graph where that is at most twice as large as a hash
+// table of those that are expected, since it is several times as fast; else the hash table, which
+// grows when there are more. Of nodes that are known: an entry for each of them. Not thread-safe.
 class NodeTable {
  public:
   static constexpr uint32_t kNone = 0xFFFFFFFF;
+  // Graphs for all of whose nodes a table takes no more have no use for tables of touched ones.
+  static constexpr uint64_t kSmallBytes = 64 << 20;
 
   NodeTable(int64_t num_nodes, int64_t expected) {
     if (Dense(num_nodes, expected)) {
-      dense_.resize(static_cast<size_t>(num_nodes));
-      std::memset(dense_.data(), 0xFF, dense_.size() * sizeof(uint32_t));
+      AllocateValues(static_cast<size_t>(num_nodes));
     } else {
       Allocate(Slots(expected));
     }
+  }
+
+  // Of touched nodes alone: others have no value, whatever is set.
+  // REQUIRES: `touched` is sealed, and outlives the table.
+  explicit NodeTable(const TouchedNodes& touched) : touched_(&touched) {
+    AllocateValues(touched.count());
   }
 
   // What a table of so many nodes takes, as long as no more than `expected` are in it.
@@ -32,12 +40,21 @@ class NodeTable {
     return Slots(expected) * sizeof(Entry);
   }
 
-  bool dense() const { return entries_.size() == 0; }
-  uint64_t capacity_bytes() const { return dense_.capacity_bytes() + entries_.capacity_bytes(); }
+  // What a table of so many touched nodes takes, with what finds them.
+  static uint64_t TouchedBytes(int64_t num_nodes, int64_t touched) {
+    return TouchedNodes::Bytes(num_nodes) + 4 * static_cast<uint64_t>(touched);
+  }
 
+  bool dense() const { return flat() && touched_ == nullptr; }
+  uint64_t capacity_bytes() const { return values_.capacity_bytes() + entries_.capacity_bytes(); }
+
+  // What Prefetch itself needs: to be asked for still earlier.
+  void PrefetchPlace(int64_t node) const {
+    if (touched_ != nullptr) touched_->Prefetch(node);
+  }
   void Prefetch(int64_t node) const {
-    if (dense()) {
-      __builtin_prefetch(&dense_[static_cast<size_t>(node)]);
+    if (flat()) {
+      __builtin_prefetch(Value(node));
     } else {
       __builtin_prefetch(&entries_[Home(node)]);
     }
@@ -45,7 +62,10 @@ class NodeTable {
 
   // The value of a node; kNone where it has none.
   uint32_t Get(int64_t node) const {
-    if (dense()) return dense_[static_cast<size_t>(node)];
+    if (flat()) {
+      const uint32_t* value = Value(node);
+      return value == nullptr ? kNone : *value;
+    }
     const size_t slot = Find(node);
     return entries_[slot].node == node ? entries_[slot].value : kNone;
   }
@@ -55,7 +75,10 @@ class NodeTable {
 
   // Sets the value, and returns the one before; kNone where there was none.
   uint32_t Exchange(int64_t node, uint32_t value) {
-    if (dense()) return std::exchange(dense_[static_cast<size_t>(node)], value);
+    if (flat()) {
+      uint32_t* old = Value(node);
+      return old == nullptr ? kNone : std::exchange(*old, value);
+    }
     size_t slot = Find(node);
     if (entries_[slot].node == node) return std::exchange(entries_[slot].value, value);
     if (10 * (count_ + 1) > 7 * entries_.size()) {
@@ -67,11 +90,31 @@ class NodeTable {
     return kNone;
   }
 
-  // f(node, value) for each node that has one; in ascending order only if dense().
+  // What a table takes of so many nodes that can be marked before it is made: of large graphs,
+  // where that is less, one of touched nodes.
+  static uint64_t MarkedBytes(int64_t num_nodes, int64_t marked) {
+    marked = std::min(marked, num_nodes);
+    const uint64_t of_any = Bytes(num_nodes, marked);
+    if (4 * static_cast<uint64_t>(num_nodes) <= kSmallBytes) return of_any;
+    return std::min(of_any, TouchedBytes(num_nodes, marked));
+  }
+  static bool WantsMarks(int64_t num_nodes, int64_t marked) {
+    return MarkedBytes(num_nodes, marked) != Bytes(num_nodes, std::min(marked, num_nodes));
+  }
+
+  // f(node, value) for each node that has one; in ascending order, but for a hash table.
   template <typename F>
   void ForEach(F f) const {
-    for (size_t node = 0; node < dense_.size(); ++node) {
-      if (dense_[node] != kNone) f(static_cast<int64_t>(node), dense_[node]);
+    if (touched_ != nullptr) {
+      size_t place = 0;
+      touched_->ForEach([&](int64_t node) {
+        const uint32_t value = values_[place++];
+        if (value != kNone) f(node, value);
+      });
+      return;
+    }
+    for (size_t node = 0; node < values_.size(); ++node) {
+      if (values_[node] != kNone) f(static_cast<int64_t>(node), values_[node]);
     }
     for (size_t slot = 0; slot < entries_.size(); ++slot) {
       if (entries_[slot].node != kEmpty) f(entries_[slot].node, entries_[slot].value);
@@ -79,8 +122,8 @@ class NodeTable {
   }
 
   void Erase(int64_t node) {
-    if (dense()) {
-      dense_[static_cast<size_t>(node)] = kNone;
+    if (flat()) {
+      if (uint32_t* value = Value(node)) *value = kNone;
       return;
     }
     size_t hole = Find(node);
@@ -104,6 +147,15 @@ class NodeTable {
     uint32_t value;
   };
 
+  bool flat() const { return entries_.size() == 0; }
+  // Where the value of a node is; nullptr: it is not touched. REQUIRES: flat().
+  const uint32_t* Value(int64_t node) const {
+    if (touched_ == nullptr) return &values_[static_cast<size_t>(node)];
+    const uint32_t place = touched_->Place(node);
+    return place == TouchedNodes::kNone ? nullptr : &values_[place];
+  }
+  uint32_t* Value(int64_t node) { return const_cast<uint32_t*>(std::as_const(*this).Value(node)); }
+
   static bool Dense(int64_t num_nodes, int64_t expected) {
     return 4 * static_cast<uint64_t>(num_nodes) <= 2 * Slots(expected) * sizeof(Entry);
   }
@@ -125,6 +177,11 @@ class NodeTable {
     return slot;
   }
 
+  void AllocateValues(size_t count) {
+    values_.resize(count);
+    std::fill_n(values_.data(), count, kNone);
+  }
+
   void Allocate(size_t slots) {
     entries_.resize(slots);
     for (size_t i = 0; i < slots; ++i) entries_[i].node = kEmpty;
@@ -141,7 +198,8 @@ class NodeTable {
     }
   }
 
-  memory::Buffer<uint32_t> dense_;
+  memory::Buffer<uint32_t> values_;        // by node, or by its place among those that are touched
+  const TouchedNodes* touched_ = nullptr;  // those, where the table is of them
   memory::Buffer<Entry> entries_;
   size_t count_ = 0, mask_ = 0;
   int shift_ = 0;

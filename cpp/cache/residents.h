@@ -33,9 +33,14 @@ class Residents {
   // By slot; kNobody where it is free.
   std::span<const int64_t> nodes() const { return nodes_; }
 
-  // What follows depends on nodes() alone, not on how they came there.
-  void Open() {
-    table_.emplace(num_nodes_, slots());
+  // What follows depends on nodes() alone, not on how they came there. `touched`: the only nodes
+  // that will be looked up or added, sealed; nullptr: any.
+  void Open(const TouchedNodes* touched = nullptr) {
+    if (touched != nullptr) {
+      table_.emplace(*touched);
+    } else {
+      table_.emplace(num_nodes_, slots());
+    }
     for (uint32_t slot = 0; slot < slots(); ++slot) {
       if (nodes_[slot] != kNobody) table_->Set(nodes_[slot], slot);
     }
@@ -61,9 +66,10 @@ class Residents {
   }
 
   void Remove(std::span<const uint32_t> slots) {
-    constexpr size_t kAhead = 16;  // each node and each entry is a cache miss of its own
+    constexpr size_t kAhead = 16;  // each node and each entry is a cache miss of its own, or two
     for (size_t i = 0; i < slots.size(); ++i) {
-      if (i + 2 * kAhead < slots.size()) __builtin_prefetch(&nodes_[slots[i + 2 * kAhead]]);
+      if (i + 3 * kAhead < slots.size()) __builtin_prefetch(&nodes_[slots[i + 3 * kAhead]]);
+      if (i + 2 * kAhead < slots.size()) table_->PrefetchPlace(nodes_[slots[i + 2 * kAhead]]);
       if (i + kAhead < slots.size()) table_->Prefetch(nodes_[slots[i + kAhead]]);
       Remove(slots[i]);
     }
@@ -85,13 +91,33 @@ class Residents {
   }
 
  private:
+  // Tells nodes that come twice, in the smaller of two structures.
+  class Seen {
+   public:
+    Seen(int64_t num_nodes, uint32_t expected) {
+      if (TouchedNodes::Bytes(num_nodes) <= NodeTable::Bytes(num_nodes, expected)) {
+        bits_.emplace(num_nodes);
+      } else {
+        table_.emplace(num_nodes, expected);
+      }
+    }
+    // Whether it was not there before.
+    bool Add(int64_t node) {
+      return bits_ ? bits_->Add(node) : table_->Exchange(node, 0) == NodeTable::kNone;
+    }
+
+   private:
+    std::optional<TouchedNodes> bits_;
+    std::optional<NodeTable> table_;
+  };
+
   void Check(std::span<const int64_t> nodes) const {
     if (nodes.size() != slots()) {
       throw std::invalid_argument("contents need an entry for each of the " +
                                   std::to_string(slots()) + " slots (got " +
                                   std::to_string(nodes.size()) + ")");
     }
-    NodeTable seen(num_nodes_, slots());
+    Seen seen(num_nodes_, slots());
     for (uint32_t slot = 0; slot < slots(); ++slot) {
       const int64_t node = nodes[slot];
       if (node == kNobody) continue;
@@ -100,7 +126,7 @@ class Residents {
                                     std::to_string(num_nodes_ - 1) + ", or -1 (got " +
                                     std::to_string(node) + ")");
       }
-      if (seen.Exchange(node, slot) != NodeTable::kNone) {
+      if (!seen.Add(node)) {
         throw std::invalid_argument("a node is in one slot only (got node " + std::to_string(node) +
                                     " twice)");
       }

@@ -38,24 +38,37 @@ std::span<const Entry> EntrySorter::Sort(std::span<const int64_t> nodes) {
   return from_;
 }
 
+AccessCounts::AccessCounts(int64_t num_nodes, int64_t expected) {
+  if (NodeTable::WantsMarks(num_nodes, expected)) {
+    touched_.emplace(num_nodes);
+  } else {
+    counts_.emplace(num_nodes, expected);
+  }
+}
+
 void AccessCounts::Add(std::span<const int64_t> nodes) {
+  if (!counts_) {
+    touched_->Seal();
+    counts_.emplace(*touched_);
+  }
   const auto sorted = sorter_.Sort(nodes);
   for (size_t i = 0; i < sorted.size(); ++i) {
     if (i + kAhead < sorted.size()) {
-      counts_.Prefetch(static_cast<int64_t>(sorted[i + kAhead].node));
+      counts_->Prefetch(static_cast<int64_t>(sorted[i + kAhead].node));
     }
     if (i > 0 && sorted[i].node == sorted[i - 1].node) continue;
     const auto node = static_cast<int64_t>(sorted[i].node);
-    const uint32_t before = counts_.Get(node);
+    const uint32_t before = counts_->Get(node);
     const uint32_t count = before == NodeTable::kNone ? 1 : before + 1;
-    counts_.Set(node, count);
+    counts_->Set(node, count);
     most_ = std::max(most_, count);
   }
 }
 
 memory::Buffer<int64_t> AccessCounts::Hottest(size_t slots) const {
+  if (!counts_) return {};  // no batch was counted
   std::vector<size_t> having(most_ + size_t{1}, 0);
-  counts_.ForEach([&](int64_t, uint32_t count) { ++having[count]; });
+  counts_->ForEach([&](int64_t, uint32_t count) { ++having[count]; });
   // All above `least` fit; of those with `least` itself, the first `equals`.
   uint32_t least = most_;
   size_t above = 0;
@@ -66,7 +79,7 @@ memory::Buffer<int64_t> AccessCounts::Hottest(size_t slots) const {
   found.resize(above + equals);
   int64_t* const heap = found.data() + above;
   size_t next = 0, lowest = 0;
-  counts_.ForEach([&](int64_t node, uint32_t count) {
+  counts_->ForEach([&](int64_t node, uint32_t count) {
     if (count > least) {
       found[next++] = node;
     } else if (count == least && lowest < equals) {
@@ -83,9 +96,7 @@ memory::Buffer<int64_t> AccessCounts::Hottest(size_t slots) const {
 }
 
 TierSplitter::TierSplitter(int64_t num_nodes, std::span<const int64_t> cached)
-    : slots_(num_nodes, static_cast<int64_t>(cached.size())) {
-  for (size_t i = 0; i < cached.size(); ++i) slots_.Set(cached[i], static_cast<uint32_t>(i));
-}
+    : slots_(num_nodes, cached) {}
 
 void TierSplitter::Split(std::span<const int64_t> nodes) {
   for (auto* rows :
@@ -95,8 +106,9 @@ void TierSplitter::Split(std::span<const int64_t> nodes) {
   cold_.clear();
   packed_nodes_.clear();
   for (size_t i = 0; i < nodes.size(); ++i) {
+    if (i + 2 * kAhead < nodes.size()) slots_.PrefetchPlace(nodes[i + 2 * kAhead]);
     if (i + kAhead < nodes.size()) slots_.Prefetch(nodes[i + kAhead]);
-    const uint32_t slot = slots_.Get(nodes[i]);
+    const uint32_t slot = slots_.Slot(nodes[i]);
     if (slot == NodeTable::kNone) {
       cold_.push_back(nodes[i]);
       cold_rows_.push_back(static_cast<uint32_t>(i));

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "cache/node_table.h"
+#include "cache/static_slots.h"
 #include "memory/buffer.h"
 
 namespace outcrop::cache {
@@ -29,10 +31,20 @@ class EntrySorter {
 class AccessCounts {
  public:
   // `expected`: distinct nodes, at most; a table of all nodes where that is smaller.
-  AccessCounts(int64_t num_nodes, int64_t expected) : counts_(num_nodes, expected) {}
+  AccessCounts(int64_t num_nodes, int64_t expected);
+  AccessCounts(const AccessCounts&) = delete;
+
+  static uint64_t Bytes(int64_t num_nodes, int64_t expected) {
+    return NodeTable::MarkedBytes(num_nodes, expected);
+  }
+
+  // Whether each batch has to be marked before the first one is counted.
+  bool wants_marks() const { return touched_.has_value() && !counts_.has_value(); }
+  // REQUIRES: wants_marks(); 0 <= node < num_nodes.
+  void Mark(std::span<const int64_t> nodes) { touched_->Add(nodes); }
 
   // Counts a batch: each of its nodes once, however often it has it.
-  // REQUIRES: 0 <= node < num_nodes.
+  // REQUIRES: 0 <= node < num_nodes; marked, where that was wanted.
   void Add(std::span<const int64_t> nodes);
 
   // The `slots` nodes that most batches want, ascending; of equals the lower ones, and none that
@@ -40,7 +52,8 @@ class AccessCounts {
   memory::Buffer<int64_t> Hottest(size_t slots) const;
 
  private:
-  NodeTable counts_;
+  std::optional<TouchedNodes> touched_;
+  std::optional<NodeTable> counts_;
   EntrySorter sorter_;
   uint32_t most_ = 0;  // of any node
 };
@@ -63,7 +76,7 @@ class TierSplitter {
   std::span<const uint32_t> copied_from() const { return copied_from_; }    // the row to copy
 
  private:
-  NodeTable slots_;
+  const StaticSlots slots_;
   EntrySorter sorter_;
   memory::Buffer<int64_t> cold_;
   memory::Buffer<uint32_t> cold_rows_;

@@ -41,6 +41,12 @@ class Buffer {
   operator std::span<const T>() const { return {data_, size_}; }
   std::span<const T> Slice(size_t begin, size_t end) const { return {data_ + begin, end - begin}; }
 
+  // What an empty buffer takes once it is resized to so many elements.
+  static uint64_t FreshBytes(size_t size) {
+    const size_t bytes = std::max(size * sizeof(T), kLeastBytes);
+    return (bytes + 4095) / 4096 * 4096;
+  }
+
   void clear() { size_ = 0; }
 
   void resize(size_t size) {
@@ -55,10 +61,7 @@ class Buffer {
 
  private:
   void Grow(size_t least) {
-    constexpr size_t kLeastBytes = 64 << 10;
-    const size_t wanted =
-        std::max({least, capacity_ + capacity_ / 2, kLeastBytes / sizeof(T)}) * sizeof(T);
-    const size_t bytes = (wanted + 4095) / 4096 * 4096;
+    const size_t bytes = FreshBytes(std::max(least, capacity_ + capacity_ / 2));
     void* memory = data_ == nullptr ? Map(bytes) : Remap(bytes);
     if (memory == MAP_FAILED) throw std::bad_alloc();
     data_ = static_cast<T*>(memory);
@@ -86,6 +89,7 @@ class Buffer {
 #endif
   }
 
+  static constexpr size_t kLeastBytes = 64 << 10;
   static constexpr size_t kLargeBytes = 4 << 20;
 
   void Free() {

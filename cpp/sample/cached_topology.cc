@@ -17,22 +17,44 @@ namespace {
 constexpr size_t kAhead = 16;  // lookups whose memory is asked for before it is used
 constexpr size_t kGrain = 256;
 
+void Check(bool good, const char* what) {
+  if (!good) throw std::invalid_argument(what);
+}
+
+// Calls use(offsets) with either kind.
+template <typename Use>
+void With(const Offsets& offsets, Use use) {
+  if (const auto* indptr = std::get_if<std::span<const int64_t>>(&offsets)) {
+    Check(!indptr->empty() && indptr->back() >= 0, "indptr needs at least one entry");
+    return use(cache::PlainOffsets(*indptr));
+  }
+  const auto* compressed = std::get<const cache::CompressedOffsets*>(offsets);
+  Check(compressed->complete(), "entries of indptr are missing");
+  use(*compressed);
+}
+
 }  // namespace
 
 template <typename Index>
-CachedTopology<Index>::CachedTopology(std::span<const int64_t> indptr, cache::NeighborLists& lists,
+CachedTopology<Index>::CachedTopology(Offsets offsets, cache::NeighborLists& lists,
                                       disk::Engine& engine, std::shared_ptr<const disk::File> file,
                                       uint64_t base)
-    : indptr_(indptr), lists_(lists), engine_(engine), file_(std::move(file)), base_(base) {
-  const auto check = [](bool good, const char* what) {
-    if (!good) throw std::invalid_argument(what);
-  };
-  check(!indptr.empty() && indptr.back() >= 0, "indptr needs at least one entry");
-  check(lists.num_nodes() == num_nodes(), "the lists are of another number of nodes");
-  check(lists.entry_bytes() == sizeof(Index), "the lists have entries of another size");
+    : offsets_(offsets), lists_(lists), engine_(engine), file_(std::move(file)), base_(base) {
+  With(offsets, [&](const auto& of) {
+    num_nodes_ = of.num_nodes();
+    num_edges_ = of.num_edges();
+  });
+  Check(lists.num_nodes() == num_nodes_, "the lists are of another number of nodes");
+  Check(lists.entry_bytes() == sizeof(Index), "the lists have entries of another size");
   const uint64_t size = file_->size();
-  check(base <= size && static_cast<uint64_t>(num_edges()) <= (size - base) / sizeof(Index),
+  Check(base <= size && static_cast<uint64_t>(num_edges_) <= (size - base) / sizeof(Index),
         "indptr ends beyond the file of indices");
+}
+
+template <typename Index>
+void CachedTopology<Index>::Lists(std::span<const int64_t> nodes, threads::Pool& pool,
+                                  std::span<List> lists) {
+  With(offsets_, [&](const auto& of) { ListsOf(of, nodes, pool, lists); });
 }
 
 template <typename Index>

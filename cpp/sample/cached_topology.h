@@ -5,9 +5,11 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <variant>
 #include <vector>
 
 #include "cache/neighbor_lists.h"
+#include "cache/offsets.h"
 #include "disk/engine.h"
 #include "disk/file.h"
 #include "memory/buffer.h"
@@ -15,21 +17,23 @@
 
 namespace outcrop::sample {
 
+// indptr, in memory or mapped, or what was made of it.
+using Offsets = std::variant<std::span<const int64_t>, const cache::CompressedOffsets*>;
+
 // Where a node's list is not cached, only its drawn entries are read: those of a whole frontier by
 // one transfer, in ascending order, so that what shares a page is read together. Thread-safe.
 template <typename Index>
 class CachedTopology final : public Topology {
  public:
   // Entries of `indices` begin at byte `base` of `file`. Throws std::invalid_argument where sizes
-  // contradict each other. REQUIRES: indptr, lists and engine outlive this object.
-  CachedTopology(std::span<const int64_t> indptr, cache::NeighborLists& lists, disk::Engine& engine,
+  // contradict each other, or offsets are not complete. REQUIRES: what offsets are in, lists and
+  // engine outlive this object.
+  CachedTopology(Offsets offsets, cache::NeighborLists& lists, disk::Engine& engine,
                  std::shared_ptr<const disk::File> file, uint64_t base);
 
-  int64_t num_nodes() const override { return static_cast<int64_t>(indptr_.size()) - 1; }
-  int64_t num_edges() const override { return indptr_.back(); }
-  void Lists(std::span<const int64_t> nodes, threads::Pool& pool, std::span<List> lists) override {
-    ListsOf(indptr_, nodes, pool, lists);
-  }
+  int64_t num_nodes() const override { return num_nodes_; }
+  int64_t num_edges() const override { return num_edges_; }
+  void Lists(std::span<const int64_t> nodes, threads::Pool& pool, std::span<List> lists) override;
   // Also throws disk::IoError, disk::Cancelled. A cancelled pool is noticed while the disk works.
   void Fetch(const Drawn& drawn, threads::Pool& pool, std::span<int64_t> neighbours) override;
 
@@ -70,11 +74,12 @@ class CachedTopology final : public Topology {
   void Read(threads::Pool& pool, Scratch& scratch);
 
   // Constant after construction
-  const std::span<const int64_t> indptr_;
+  const Offsets offsets_;
   cache::NeighborLists& lists_;
   disk::Engine& engine_;
   const std::shared_ptr<const disk::File> file_;
   const uint64_t base_;
+  int64_t num_nodes_, num_edges_;
 
   mutable std::mutex mutex_;
   // Guarded by mutex_

@@ -11,17 +11,23 @@ constexpr size_t kGrain = 1024;
 
 }  // namespace
 
-void ListsOf(std::span<const int64_t> offsets, std::span<const int64_t> nodes, threads::Pool& pool,
+template <typename Offsets>
+void ListsOf(const Offsets& offsets, std::span<const int64_t> nodes, threads::Pool& pool,
              std::span<List> lists) {
-  const int64_t* indptr = offsets.data();
   pool.For(nodes.size(), kGrain, [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
-      if (i + kAhead < end) __builtin_prefetch(indptr + nodes[i + kAhead]);
-      const int64_t node = nodes[i];
-      lists[i] = {indptr[node], indptr[node + 1] - indptr[node]};
+      if (i + 2 * kAhead < end) offsets.PrefetchFirst(nodes[i + 2 * kAhead]);
+      if (i + kAhead < end) offsets.PrefetchThen(nodes[i + kAhead]);
+      const cache::Bounds bounds = offsets.At(nodes[i]);
+      lists[i] = {bounds.begin, bounds.end - bounds.begin};
     }
   });
 }
+
+template void ListsOf(const cache::PlainOffsets&, std::span<const int64_t>, threads::Pool&,
+                      std::span<List>);
+template void ListsOf(const cache::CompressedOffsets&, std::span<const int64_t>, threads::Pool&,
+                      std::span<List>);
 
 template <typename Index>
 void ArrayTopology<Index>::Fetch(const Drawn& drawn, threads::Pool& pool,

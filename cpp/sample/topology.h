@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "cache/offsets.h"
 #include "threads/pool.h"
 
 namespace outcrop::sample {
@@ -41,8 +42,9 @@ class Topology {
   virtual void Fetch(const Drawn& drawn, threads::Pool& pool, std::span<int64_t> neighbours) = 0;
 };
 
-// Lists by their offsets, which can be addressed.
-void ListsOf(std::span<const int64_t> indptr, std::span<const int64_t> nodes, threads::Pool& pool,
+// Lists by their offsets, plain ones or compressed ones.
+template <typename Offsets>
+void ListsOf(const Offsets& offsets, std::span<const int64_t> nodes, threads::Pool& pool,
              std::span<List> lists);
 
 // CSC arrays that can be addressed: in memory, or memory-mapped. Thread-safe.
@@ -51,17 +53,17 @@ class ArrayTopology final : public Topology {
  public:
   // REQUIRES: both outlive this object.
   ArrayTopology(std::span<const int64_t> indptr, std::span<const Index> indices)
-      : indptr_(indptr), indices_(indices) {}
+      : offsets_(indptr), indices_(indices) {}
 
-  int64_t num_nodes() const override { return static_cast<int64_t>(indptr_.size()) - 1; }
+  int64_t num_nodes() const override { return offsets_.num_nodes(); }
   int64_t num_edges() const override { return static_cast<int64_t>(indices_.size()); }
   void Lists(std::span<const int64_t> nodes, threads::Pool& pool, std::span<List> lists) override {
-    ListsOf(indptr_, nodes, pool, lists);
+    ListsOf(offsets_, nodes, pool, lists);
   }
   void Fetch(const Drawn& drawn, threads::Pool& pool, std::span<int64_t> neighbours) override;
 
  private:
-  std::span<const int64_t> indptr_;
+  cache::PlainOffsets offsets_;
   std::span<const Index> indices_;
 };
 

@@ -1,8 +1,10 @@
-// Caches: the node table against std::map, policies against real slots, Belady against LRU.
+// Caches: node tables against std::map, policies against real slots, Belady against LRU.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
+#include <set>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -10,6 +12,7 @@
 #include "cache/belady.h"
 #include "cache/lru.h"
 #include "cache/node_table.h"
+#include "cache/static_slots.h"
 #include "rows/copier.h"
 
 namespace outcrop::cache {
@@ -47,6 +50,82 @@ TEST_CASE("a node table of either kind agrees with a map") {
 TEST_CASE("the size of a node table is known before it is made") {
   CHECK(NodeTable::Bytes(1000, 1000000) == 4000);
   CHECK(NodeTable::Bytes(int64_t{1} << 40, 1000) == 2048 * 16);
+  CHECK(NodeTable::TouchedBytes(100'000'000, 8'000'000) == 260'417 * 64 + 32'000'000);
+  CHECK(NodeTable::TouchedBytes(0, 0) == 0);
+}
+
+TEST_CASE("touched nodes are numbered in the order of their ids") {
+  std::mt19937 random(5);
+  for (const int64_t nodes : {1, 64, 383, 384, 385, 5000}) {
+    for (const uint64_t share : {0, 1, 30, 99, 100}) {
+      TouchedNodes touched(nodes);
+      std::vector<int64_t> given;
+      std::set<int64_t> model;
+      for (int64_t node = 0; node < nodes; ++node) {
+        if (random() % 100 < share) given.push_back(node);
+      }
+      std::shuffle(given.begin(), given.end(), random);
+      for (const int64_t node : given) {
+        REQUIRE(touched.Add(node));
+        REQUIRE(!touched.Add(node));
+        model.insert(node);
+      }
+      touched.Add(given);  // nobody is new
+      REQUIRE(touched.count() == model.size());
+      touched.Seal();
+      uint32_t place = 0;
+      for (int64_t node = 0; node < nodes; ++node) {
+        REQUIRE(touched.Place(node) == (model.contains(node) ? place++ : TouchedNodes::kNone));
+      }
+    }
+  }
+}
+
+TEST_CASE("a table of touched nodes agrees with a map, and forgets all others") {
+  TouchedNodes touched(1000);
+  for (int64_t node = 0; node < 1000; node += 3) touched.Add(node);
+  touched.Seal();
+  NodeTable table(touched);
+  CHECK(!table.dense());
+  std::map<int64_t, uint32_t> model;
+  std::mt19937 random(8);
+  for (uint32_t step = 0; step < 20000; ++step) {
+    const auto node = static_cast<int64_t>(random() % 1000);
+    const auto found = model.find(node);
+    const uint32_t before = found == model.end() ? NodeTable::kNone : found->second;
+    REQUIRE(table.Get(node) == before);
+    if (random() % 3 == 0) {
+      table.Erase(node);
+      model.erase(node);
+    } else {
+      REQUIRE(table.Exchange(node, step) == before);
+      if (node % 3 == 0) model[node] = step;
+    }
+  }
+}
+
+TEST_CASE("static slots are found in tables of either kind") {
+  CHECK(StaticSlots::Bytes(16'000'000, 4'000'000) == 64'000'000);
+  CHECK(StaticSlots::Bytes(100'000'000, 8'000'000) == 260'417 * 64 + 32'000'000);
+  CHECK(StaticSlots::Bytes(100'000'000, 200'000'000) == 400'000'000);
+  CHECK(StaticSlots::Bytes(int64_t{1} << 40, 1000) == 2048 * 16);
+  for (const int64_t nodes : {int64_t{20'000}, int64_t{20'000'000}, int64_t{1} << 40}) {
+    std::vector<int64_t> cached, asked;
+    for (int64_t i = 0; i < 300'000 && nodes == 20'000'000; ++i) cached.push_back(i * 41 % nodes);
+    for (int64_t i = 0; cached.size() < 1000; ++i) cached.push_back(i * (nodes / 1000));
+    std::reverse(cached.begin(), cached.end());
+    for (const int64_t node : cached) asked.insert(asked.end(), {node, (node + 1) % nodes});
+    std::map<int64_t, int32_t> model;
+    for (const int64_t node : cached) model.emplace(node, static_cast<int32_t>(model.size()));
+    std::vector<int32_t> found(asked.size());
+    StaticSlots(nodes, cached).Find(asked, found);
+    size_t wrong = 0;
+    for (size_t i = 0; i < asked.size(); ++i) {
+      const auto slot = model.find(asked[i]);
+      wrong += found[i] != (slot == model.end() ? kMiss : slot->second) ? 1 : 0;
+    }
+    CHECK(wrong == 0);
+  }
 }
 
 using Batches = std::vector<std::vector<int64_t>>;
@@ -103,12 +182,18 @@ int LruReads(const Batches& batches, int64_t nodes, uint32_t slots) {
   return real.reads;
 }
 
+enum class Tables { kByNode, kTouched };
+
 // A superbatch -> where its rows were found, and which slots were written.
-std::vector<int64_t> PlanSuperbatch(Belady& belady, const Batches& batches, Slots& real) {
+std::vector<int64_t> PlanSuperbatch(Belady& belady, const Batches& batches, Slots& real,
+                                    Tables tables = Tables::kByNode) {
   std::vector<int64_t> done;
   Changes changes;
   const auto count = static_cast<uint32_t>(batches.size());
   std::vector<std::vector<uint32_t>> next(count);
+  for (const auto& batch : batches) {
+    if (tables == Tables::kTouched) belady.Mark(batch);
+  }
   belady.Begin(count, 10);
   for (uint32_t t = count; t-- > 0;) {
     next[t].resize(batches[t].size());
@@ -151,6 +236,36 @@ TEST_CASE("plans find the right rows, and Belady reads no more than LRU") {
       CHECK(BeladyReads(batches, nodes, slots, true) <= 2 * lru);
     }
   }
+}
+
+TEST_CASE("Belady plans the same over marked nodes") {
+  std::mt19937 random(6);
+  for (const uint32_t slots : {0U, 1U, 7U, 60U, 200U}) {
+    for (const bool goes_on : {false, true}) {
+      Belady one(2000, slots, goes_on), other(2000, slots, goes_on);
+      Slots real(slots), same(slots);
+      for (int superbatch = 0; superbatch < 4; ++superbatch) {
+        const Batches batches = RandomBatches(random, superbatch % 2 == 0 ? 100 : 2000);
+        CHECK(PlanSuperbatch(other, batches, same, Tables::kTouched) ==
+              PlanSuperbatch(one, batches, real));
+        CHECK(Copy(other.nodes()) == Copy(one.nodes()));
+      }
+      CHECK(same.reads == real.reads);
+    }
+  }
+}
+
+TEST_CASE("marks are forgotten with the superbatch that they are of") {
+  Belady belady(10, 2, true);
+  CHECK(belady.Mark(std::vector<int64_t>{1, 2, 1}) == 2);
+  CHECK(belady.Mark(std::vector<int64_t>{2, 3}) == 3);
+  belady.Clear();
+  CHECK(belady.Mark(std::vector<int64_t>{5}) == 1);
+  belady.Restore(std::vector<int64_t>{4, -1});
+  Slots real(2);
+  real.Hold({4, -1});
+  PlanSuperbatch(belady, {{4, 6}, {6, 4}}, real);
+  CHECK(real.reads == 1);
 }
 
 TEST_CASE("a restored Belady plans just as the one that its contents are from") {

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -28,8 +29,10 @@
 namespace outcrop::sample {
 namespace {
 
+using cache::CompressedOffsets;
 using cache::ListBlock;
 using cache::NeighborLists;
+using cache::PlainOffsets;
 using disk::EngineKind;
 using disk::EngineOptions;
 
@@ -70,6 +73,13 @@ struct Graph {
   std::shared_ptr<disk::File> file;
 };
 
+std::unique_ptr<CompressedOffsets> Compressed(const std::vector<int64_t>& indptr) {
+  const auto num_nodes = static_cast<int64_t>(indptr.size()) - 1;
+  auto offsets = std::make_unique<CompressedOffsets>(num_nodes, indptr.back());
+  offsets->Append(indptr);
+  return offsets;
+}
+
 // The memory of a cache of those nodes whose score is 1, made by the functions that layouts are
 // made by, in chunks of an odd size.
 template <typename Index>
@@ -78,9 +88,9 @@ struct Cached {
          uint64_t room = uint64_t{1} << 40)
       : lists(graph.num_nodes(), sizeof(Index)) {
     std::vector<ListBlock> blocks(ListBlock::Count(graph.num_nodes()));
-    chosen = cache::ChooseLists(graph.indptr, scores, sizeof(Index), room, blocks);
+    chosen = cache::ChooseLists(PlainOffsets(graph.indptr), scores, sizeof(Index), room, blocks);
     std::vector<uint32_t> starts(chosen.lists);
-    cache::NumberLists(graph.indptr, blocks, starts);
+    cache::NumberLists(PlainOffsets(graph.indptr), blocks, starts);
     const uint64_t bytes =
         NeighborLists::Bytes(graph.num_nodes(), sizeof(Index), chosen.lists, chosen.entries);
     memory = disk::AlignedMemory(bytes);
@@ -93,9 +103,9 @@ struct Cached {
     std::vector<Index> out(777);
     for (size_t first = 0; first < graph.indices.size(); first += out.size()) {
       const size_t count = std::min(out.size(), graph.indices.size() - first);
-      copied =
-          cache::CopyLists<Index>(graph.indptr, blocks, copied.node, static_cast<int64_t>(first),
-                                  {graph.indices.data() + first, count}, out);
+      copied = cache::CopyLists<Index>(PlainOffsets(graph.indptr), blocks, copied.node,
+                                       static_cast<int64_t>(first),
+                                       {graph.indices.data() + first, count}, out);
       entries = std::copy_n(out.begin(), copied.entries, entries);
     }
     CHECK(reinterpret_cast<std::byte*>(entries) == memory.data() + bytes);
@@ -177,12 +187,15 @@ template <typename Index>
 void CheckEqualsArrays(uint64_t base) {
   const Graph<Index> graph(Degrees(3000, 7), base);
   ArrayTopology<Index> arrays(graph.indptr, graph.indices);
+  const auto compressed = Compressed(graph.indptr);
+  const std::array<std::pair<double, Offsets>, 4> cases{
+      {{0.0, graph.indptr}, {0.3, graph.indptr}, {0.3, compressed.get()}, {1.0, graph.indptr}}};
   for (const EngineOptions& options : Engines()) {
     disk::Engine engine(options);
-    for (double share : {0.0, 0.3, 1.0}) {
+    for (const auto& [share, offsets] : cases) {
       const auto scores = SomeScores(graph.num_nodes(), share, 11);
       Cached<Index> cached(graph, scores, RoomFor(graph, scores));
-      CachedTopology<Index> topology(graph.indptr, cached.lists, engine, graph.file, base);
+      CachedTopology<Index> topology(offsets, cached.lists, engine, graph.file, base);
       CHECK(topology.num_nodes() == graph.num_nodes());
       CHECK(topology.num_edges() == static_cast<int64_t>(graph.indices.size()));
       const uint64_t requests = engine.counters().read_requests;
@@ -240,6 +253,9 @@ TEST_CASE("cached topology: sizes that contradict each other are refused") {
   CHECK_THROWS_AS(make(lists, 1000), std::invalid_argument);
   CHECK_THROWS_AS(make(other, 64), std::invalid_argument);
   CHECK_THROWS_AS(make(wide, 64), std::invalid_argument);
+  const CompressedOffsets nothing(2, 5);
+  CHECK_THROWS_AS(CachedTopology<int32_t>(&nothing, lists, engine, graph.file, 64),
+                  std::invalid_argument);
 }
 
 TEST_CASE("cached topology: one transfer; entries of one page are one request") {
@@ -377,7 +393,7 @@ TEST_CASE("cached topology: lists of another graph are noticed, not read beyond"
 std::vector<bool> ChosenBits(const std::vector<ListBlock>& blocks, size_t nodes) {
   std::vector<bool> bits(nodes);
   for (size_t v = 0; v < nodes; ++v) {
-    bits[v] = blocks[v / ListBlock::kNodes].Has(v % ListBlock::kNodes);
+    bits[v] = blocks[v / ListBlock::kNodes].nodes.Has(v % ListBlock::kNodes);
   }
   return bits;
 }
@@ -397,7 +413,9 @@ TEST_CASE("choose lists: takes what a walk in sorted order takes") {
     if (nodes > 2) scores[0] = std::numeric_limits<float>::infinity(), scores[1] = -0.0F;
     const uint64_t room = random() % (static_cast<uint64_t>(indptr.back()) * 4 + 100);
     std::vector<ListBlock> blocks(ListBlock::Count(static_cast<int64_t>(nodes)));
-    const cache::Chosen chosen = cache::ChooseLists(indptr, scores, 4, room, blocks);
+    const cache::Chosen chosen =
+        round % 3 == 0 ? cache::ChooseLists(*Compressed(indptr), scores, 4, room, blocks)
+                       : cache::ChooseLists(PlainOffsets(indptr), scores, 4, room, blocks);
     std::vector<size_t> order(nodes);
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(),
@@ -423,12 +441,14 @@ TEST_CASE("choose lists: scores that have no order are refused, too long lists p
   const std::vector<int64_t> indptr{0, 1, 2};
   for (float bad : {-1.0F, std::nanf("")}) {
     const std::vector<float> scores{1, bad};
-    CHECK_THROWS_AS(cache::ChooseLists(indptr, scores, 4, 100, blocks), std::invalid_argument);
+    CHECK_THROWS_AS(cache::ChooseLists(PlainOffsets(indptr), scores, 4, 100, blocks),
+                    std::invalid_argument);
   }
   blocks.assign(1, {});
   const std::vector<int64_t> long_lists{0, cache::kLongestList, 2 * cache::kLongestList + 1};
   const std::vector<float> scores{1, 2};
-  const auto chosen = cache::ChooseLists(long_lists, scores, 4, uint64_t{1} << 40, blocks);
+  const auto chosen =
+      cache::ChooseLists(PlainOffsets(long_lists), scores, 4, uint64_t{1} << 40, blocks);
   CHECK(chosen.lists == 1);
   CHECK(ChosenBits(blocks, 2) == std::vector<bool>{true, false});
 }

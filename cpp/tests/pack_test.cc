@@ -10,6 +10,7 @@
 
 #include "cache/tiers.h"
 #include "layout/pages.h"
+#include "layout/row_set.h"
 #include "layout/scatter.h"
 #include "layout/segment.h"
 #include "rows/copier.h"
@@ -176,22 +177,45 @@ TEST_CASE("entries are sorted by node, and equal nodes keep their order") {
   }
 }
 
-TEST_CASE("the hottest nodes are the same from a dense table and from a hash table") {
+TEST_CASE("the hottest nodes are the same from every kind of table") {
   std::mt19937 random(6);
   cache::AccessCounts dense(1000, 1000), hashed(int64_t{1} << 40, 10);
-  for (int batch = 0; batch < 30; ++batch) {
-    std::vector<int64_t> nodes;
+  cache::AccessCounts touched(20'000'000, 1'000'000);  // a hash table would take 32 MB
+  REQUIRE(touched.wants_marks());
+  CHECK_FALSE(dense.wants_marks());
+  CHECK_FALSE(hashed.wants_marks());
+  CHECK(touched.Hottest(10).size() == 0);
+  std::vector<std::vector<int64_t>> batches(30);
+  for (auto& nodes : batches) {
     for (int i = 0; i < 200; ++i) nodes.push_back(static_cast<int64_t>(random() % 1000));
-    dense.Add(nodes);
-    hashed.Add(nodes);
+    touched.Mark(nodes);
   }
+  for (const auto& nodes : batches) {
+    for (auto* counts : {&dense, &hashed, &touched}) counts->Add(nodes);
+  }
+  CHECK_FALSE(touched.wants_marks());
   for (const size_t slots : {0, 1, 10, 500, 5000}) {
-    const auto left = dense.Hottest(slots), right = hashed.Hottest(slots);
-    REQUIRE(left.size() == right.size());
+    const auto left = dense.Hottest(slots);
     CHECK(left.size() <= slots);
-    CHECK(std::equal(left.data(), left.data() + left.size(), right.data()));
     CHECK(std::is_sorted(left.data(), left.data() + left.size()));
+    for (const auto* counts : {&hashed, &touched}) {
+      const auto right = counts->Hottest(slots);
+      REQUIRE(left.size() == right.size());
+      CHECK(std::equal(left.data(), left.data() + left.size(), right.data()));
+    }
   }
+}
+
+TEST_CASE("rows of a set are counted and listed in any range") {
+  layout::RowSet rows(200);
+  rows.Add(std::vector<int64_t>{0, 63, 64, 127, 128, 199});
+  CHECK(rows.Count(0, 200) == 6);
+  CHECK(rows.Count(63, 65) == 2);
+  CHECK(rows.Count(64, 64) == 0);
+  CHECK(rows.Count(65, 127) == 0);
+  std::vector<int64_t> found(3);
+  rows.List(64, 199, found);
+  CHECK(found == std::vector<int64_t>{64, 127, 128});
 }
 
 TEST_CASE("a segment has the rows of several batches, each once, and batches find them") {

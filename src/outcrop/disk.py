@@ -8,18 +8,19 @@ once; no call holds the GIL while it waits.
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
 from outcrop.closing import Closing
-from outcrop.errors import OptionError
+from outcrop.errors import CancelledError, OptionError
 from outcrop.options import DiskOptions, Faults
 
 Path = str | os.PathLike[str]
@@ -351,6 +352,50 @@ class File(Closing):
         self._file = None
 
 
+class RowReader:
+    """Rows of a file in any order -> memory. Not thread-safe, apart from `cancel`."""
+
+    ORDER_BYTES = 16
+    """What a read takes per row: the order in which they are read, and their ids in it."""
+
+    def __init__(self, file: File, base: int) -> None:
+        """`base`: the byte at which rows begin."""
+        self._file, self._base = file, base
+        self._lock = threading.Lock()
+        # Guarded by _lock
+        self._reading: Pending | None = None
+        self._cancelled = False
+
+    def read(self, ids: NDArray[np.int64], out: Array) -> None:
+        """Row ids[i] -> out[i], as often as one is wanted; it has as many bytes as `out[0]`."""
+        try:
+            self._start(ids, out).wait()
+        finally:
+            with self._lock:
+                self._reading = None
+
+    def _start(self, ids: NDArray[np.int64], out: Array) -> Pending:
+        # Ascending, so that the drive sees one forward sweep and neighbours are read together.
+        order = np.argsort(ids)
+        row_bytes = out.itemsize * int(np.prod(out.shape[1:], dtype=np.int64))
+        engine, file = self._file.core
+        with self._lock:
+            if self._cancelled:
+                raise CancelledError(f"cancelled before {self._file.path} was read")
+            # As the engine wants them: a File would copy both lists.
+            self._reading = engine.read_rows(
+                file, self._base, row_bytes, ids[order], order, _bytes(out)
+            )
+            return self._reading
+
+    def cancel(self) -> None:
+        """A read under way, and every later one, raises CancelledError. From any thread."""
+        with self._lock:
+            self._cancelled = True
+            if self._reading is not None:
+                self._reading.cancel()
+
+
 def reading_bytes(size: int, block_bytes: int = READ_BLOCK_BYTES) -> int:
     """What read_blocks keeps for so many bytes."""
     return min(1 + _BLOCKS_AHEAD, -(-size // block_bytes)) * min(block_bytes, size)
@@ -375,7 +420,13 @@ def read_blocks(
     return landed(starts(), count)
 
 
-def landed(starts: Iterator[tuple[Pending, T]], count: int) -> Iterator[T]:
+class Landing(Protocol):
+    """Bytes on their way to memory."""
+
+    def wait(self) -> None: ...
+
+
+def landed(starts: Iterator[tuple[Landing, T]], count: int) -> Iterator[T]:
     """What transfers bring, in order; up to `count` are begun before the first is waited for.
 
     The next one is begun when the next result is asked for: it may have the memory of the last.

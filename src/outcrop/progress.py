@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 _LOG = logging.getLogger("outcrop")
 
@@ -19,6 +20,20 @@ class Progress:
     def note(self, text: str) -> None:
         """A sentence that a person should see: what was chosen, what is waited for."""
         _LOG.warning(text)
+
+
+class Interruptible(Progress):
+    """Each report is a chance to end."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        """`stop`: raises where the work is not wanted any more."""
+        self._stop = stop
+
+    def stage(self, *_: object) -> None:
+        self._stop()
+
+    def advance(self, _: int) -> None:
+        self._stop()
 
 
 SILENT = Progress()

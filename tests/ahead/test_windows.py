@@ -124,6 +124,66 @@ def test_a_window_of_several_epochs_is_made_once(store: GraphStore, strategy: st
     alone.close()
 
 
+class InParts:
+    """Planning has room for few nodes, though the graph is small; lists what was planned."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("outcrop.rows.policy._SMALL_TABLE_BYTES", 0)
+        self.planned: list[tuple[int, int]] = []
+        """Batches that were asked for, and that there was room for."""
+        plan = Policy.plan
+
+        def watched(policy: Policy, trace: Any, *given: Any, **options: Any) -> Any:
+            made = plan(policy, trace, *given, **options)
+            self.planned.append((options["last"] - options["first"], made.batches))
+            return made
+
+        monkeypatch.setattr(Policy, "plan", watched)
+
+
+BELADY = [strategy for strategy in MODES if "policy" not in strategy]
+
+
+@pytest.mark.parametrize("strategy", BELADY)
+def test_where_planning_has_little_room_they_are_planned_in_parts(
+    store: GraphStore, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted, validated = expected(store), expected(store, "val")[0]
+    loader = make(store, strategy)
+    whole = sum(charge for name, charge in loader.record.charges.items() if "ahead" in name)
+    loader.close()
+    parts = InParts(monkeypatch)
+    loader, sampled = make(store, strategy), Sampled(monkeypatch)
+    charges = loader.record.charges
+    assert sum(charge for name, charge in charges.items() if "ahead" in name) < whole
+    assert [all_contents(loader) for _ in range(2)] == wanted[:2]
+    assert set(sampled.of_training()) == {1}, "each batch is sampled once"
+    assert any(made < asked for asked, made in parts.planned)
+    validation = loader.sibling("val", shuffle=False)
+    for epoch in range(2, EPOCHS):
+        assert all_contents(validation.epoch(0)) == validated
+        assert all_contents(loader) == wanted[epoch]
+    trains = [entry for entry in loader.record.epochs if entry.stream == "train"]
+    assert all(entry.hits["cache"] for entry in trains)
+    loader.close()
+
+
+@pytest.mark.parametrize("mode", ["split:overlap=false", "split:overlap=true", "handover"])
+def test_windows_become_as_short_as_can_be_planned_at_once(
+    store: GraphStore, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = InParts(monkeypatch)
+    loader = make(store, f"ginex:mode={mode}:superbatch=16")
+    for _ in range(EPOCHS):
+        for batch in loader:
+            del batch
+    loader.close()
+    assert parts.planned[0][0] == 16
+    later = parts.planned[len(parts.planned) // 2 :]
+    assert max(asked for asked, _ in later) <= max(made for _, made in parts.planned) < 16
+    assert sum(made < asked for asked, made in later) < len(later) / 2
+
+
 @pytest.mark.parametrize("strategy", ["ginex", "ginex:mode=split:overlap=false"])
 def test_the_first_batch_does_not_wait_for_a_whole_superbatch(
     store: GraphStore, strategy: str, monkeypatch: pytest.MonkeyPatch

@@ -13,7 +13,7 @@ import pytest
 
 import outcrop
 from outcrop.errors import CorruptError
-from outcrop.layout.pack import scatter
+from outcrop.layout.pack import batched, scatter
 from outcrop.layout.pack.reader import Pack
 from outcrop.loader import NeighborLoader
 from outcrop.store.derived import find_garbage
@@ -76,11 +76,11 @@ def test_interrupted_packing_keeps_nothing_that_was_not_checked(
 ) -> None:
     """Else the rows of a damaged file would stay, were it repaired before packing goes on."""
     saved: list[int] = []
-    monkeypatch.setattr(scatter._Saved, "save", lambda self, _: saved.append(self.row))
-    monkeypatch.setattr(scatter, "_MOST_PARTITION_BYTES", 2048)
+    monkeypatch.setattr(batched._Saved, "save", lambda self, _: saved.append(self.row))
+    monkeypatch.setattr(scatter, "MOST_PARTITION_BYTES", 2048)
     monkeypatch.setattr(scatter, "_LEAST_PARTITION_BYTES", 1024)
     monkeypatch.setattr(
-        "outcrop.ahead.prepare.pack_batched", partial(scatter.pack_batched, save_seconds=0)
+        "outcrop.ahead.prepare.pack_batched", partial(batched.pack_batched, save_seconds=0)
     )
     batches(store.path, "diskgnn:cpu_cache=false")
     assert saved[0] > 0  # in the middle of a pass

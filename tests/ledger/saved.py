@@ -191,13 +191,13 @@ PREPARES = f"""
     import os, signal, sys
     import outcrop
     from outcrop.disk import File
-    from outcrop.layout.pack import scatter
+    from outcrop.layout.pack import batched, scatter
     from tests.ledger.cases import DISK
     from tests.ledger.saved import make_loader
 
     # Many small parts, each saved.
-    scatter._LEAST_PARTITION_BYTES = scatter._MOST_PARTITION_BYTES = 16 << 10
-    scatter.pack_batched.__defaults__ = (*scatter.pack_batched.__defaults__[:-1], 0.0)
+    scatter._LEAST_PARTITION_BYTES = scatter.MOST_PARTITION_BYTES = 16 << 10
+    batched.pack_batched.__defaults__ = (*batched.pack_batched.__defaults__[:-1], 0.0)
     left = int(sys.argv[2])
 
     def dying(call):

@@ -28,6 +28,7 @@ from outcrop.memory.budget import Budget, Demand, Demands, exact_slabs
 from outcrop.options import format_size, parse_size
 from outcrop.sample.sampler import Subgraph
 from outcrop.sample.seeds import Stream, Task
+from outcrop.store.targets import TargetFormat
 
 PAGE = 4096
 MB = 10**6
@@ -324,10 +325,11 @@ def subgraph(nodes: int, edges: int) -> Subgraph:
 TASK = Task(Stream.TRAIN, 0, 0, np.array([0]), np.array([0]))
 ROWS = RowShape(dim=3, labels=True, staged_bytes=12)
 LABELS = np.arange(10_000, dtype=np.int64) + 7
+TARGETS = TargetFormat("classes", 10_007)
 
 
 def maker(limit: int, *, strict: bool = False) -> BatchMaker:
-    return BatchMaker(_core.SlabPool(limit), ROWS, LABELS, strict=strict)
+    return BatchMaker(_core.SlabPool(limit), ROWS, TARGETS, LABELS, strict=strict)
 
 
 def make(of: BatchMaker, graph: Subgraph, *, closed: bool = False, awaited: bool = False) -> Batch:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outcrop.ahead.window import Window
 from outcrop.disk import EngineFacts
 from outcrop.errors import BudgetError
 from outcrop.loader import NeighborLoader, ShaDowLoader
@@ -137,6 +138,31 @@ def test_millions_of_nodes_are_refused_once(strategy: str, memory: int) -> None:
     if least is not None:
         assert refusal(settle, least) is None
         assert refusal(settle, least - MB) is not None or least - MB <= memory
+
+
+LARGE: dict[str, Any] = {
+    "graph": facts(100 * MB, 1600 * MB, 128),
+    "batch": BatchSizes(500_000, MB, 90_000, 30 * MB),
+    "seeds": SeedOrder(range(1_200_000), batch_size=1000, stream=Stream.TRAIN, seed=0),
+}
+
+
+@pytest.mark.parametrize("strategy", [name for name in OPTIONS if name.startswith("ginex")])
+def test_of_a_large_graph_planning_takes_little_of_the_memory(strategy: str) -> None:
+    made, known = context(strategy, 2000 * MB, **LARGE)
+    ahead = made.plan(known).ahead
+    assert isinstance(ahead, Window) and ahead.rows is not None
+    assert ahead.rows.planning_bytes(known, ahead.batches) < 150 * MB
+    assert made.plan(known).fits(known)
+
+    def settle(total: int) -> None:
+        made, known = context(strategy, total, **LARGE)
+        Budget(total).settle(
+            lambda total: made.plan(known.with_memory(total)).demands(known.with_memory(total))
+        )
+
+    least = refusal(settle, 1)
+    assert least is not None and refusal(settle, least) is None
 
 
 @pytest.mark.parametrize("strategy", OPTIONS)

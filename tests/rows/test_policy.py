@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
+import textwrap
 import tracemalloc
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -20,6 +22,7 @@ from outcrop.errors import CancelledError, CorruptError
 from outcrop.layout.trace import TraceReader, TraceWriter
 from outcrop.rows.policy import (
     Belady,
+    BeladyTables,
     Changes,
     Lru,
     Plan,
@@ -29,6 +32,7 @@ from outcrop.rows.policy import (
 from outcrop.sample.sampler import Subgraph
 from outcrop.sample.seeds import Stream, Task
 from outcrop.store.degrees import choosing_bytes, most_out_edges
+from tests.processes import program
 from tests.rows.folders import fresh_folder
 
 NODES = 8
@@ -196,6 +200,149 @@ def test_a_restored_belady_plans_just_as_the_one_that_its_contents_are_from(
                 cache.carry_out(restored, batches)
                 contents = plan.contents(last)
             assert contents is not None and cache.holds(contents)
+
+
+@contextmanager
+def touched_tables() -> Iterator[None]:
+    """Of small graphs as well, tables are of the touched nodes alone, where those are smaller."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("outcrop.rows.policy._SMALL_TABLE_BYTES", 0)
+        yield
+
+
+MANY = 1000
+
+
+@st.composite
+def far_batches(draw: st.DrawFn) -> list[list[int]]:
+    """Of a graph of MANY nodes, a few of which are touched: tables of those are the smaller."""
+    nodes = draw(st.lists(st.integers(0, MANY - 1), min_size=NODES, max_size=NODES))
+    return [[nodes[k] for k in batch] for batch in draw(batches_of())]
+
+
+def same_plan(found: Plan, expected: Plan) -> bool:
+    alike = found.first == expected.first and found.batches == expected.batches
+    for one, other in [
+        (found.fill_nodes, expected.fill_nodes),
+        (found.fill_slots, expected.fill_slots),
+    ]:
+        alike = alike and np.array_equal(one, other)
+    return alike and all(map(same_changes, found.scan(), expected.scan()))
+
+
+@given(
+    superbatches=st.lists(far_batches(), min_size=1, max_size=3),
+    slots=st.integers(0, 9),
+    keeps=st.booleans(),
+)
+def test_plans_over_touched_nodes_are_those_over_all(
+    disk: Disk, superbatches: list[list[list[int]]], slots: int, keeps: bool
+) -> None:
+    assert not BeladyTables.of(MANY, 9, 36, MANY).touched
+    one, other = Belady(MANY, slots, keeps=keeps), Belady(MANY, slots, keeps=keeps)
+    for batches in superbatches:
+        with fresh_folder() as folder, trace_of(disk, folder / "trace", batches, MANY) as trace:
+            with touched_tables():
+                assert BeladyTables.of(MANY, slots, 36, MANY).touched
+                marked = other.plan(trace, disk, folder / "marked")
+            with marked, one.plan(trace, disk, folder / "plan") as plan:
+                assert same_plan(marked, plan)
+
+
+@given(batches=far_batches(), slots=st.integers(0, 9), keeps=st.booleans(), most=st.integers(0, 20))
+def test_where_few_nodes_have_room_a_superbatch_is_planned_in_parts(
+    disk: Disk, batches: list[list[int]], slots: int, keeps: bool, most: int
+) -> None:
+    policy = Belady(MANY, slots, keeps=keeps, most_touched=most)
+    whole, cache, first = Belady(MANY, slots, keeps=keeps), Cache(slots), 0
+    with fresh_folder() as folder, trace_of(disk, folder / "trace", batches, MANY) as trace:
+        while first < len(batches):
+            with touched_tables():
+                part = policy.plan(trace, disk, folder / "part", first=first)
+            planned = batches[first : first + part.batches]
+            assert len(planned) == 1 or len(set(itertools.chain(*planned))) <= most
+            last = first + len(planned)
+            with part, whole.plan(trace, disk, folder / "plan", first=first, last=last) as plan:
+                assert same_plan(part, plan)
+                cache.carry_out(part, planned)
+            first = last
+
+
+@given(batches=far_batches(), data=st.data())
+def test_a_plan_that_is_stopped_while_nodes_are_marked_forgets_them(
+    disk: Disk, batches: list[list[int]], data: st.DataObject
+) -> None:
+    calls = data.draw(st.integers(0, 3 * len(batches) - 1))
+
+    def stop() -> None:
+        nonlocal calls
+        calls -= 1
+        if calls < 0:
+            raise CancelledError("enough")
+
+    policy = Belady(MANY, 3)
+    with fresh_folder() as folder, trace_of(disk, folder / "trace", batches, MANY) as trace:
+        with touched_tables():
+            with pytest.raises(CancelledError, match="enough"):
+                policy.plan(trace, disk, folder / "stopped", stop=stop)
+            again = policy.plan(trace, disk, folder / "again")
+        with again, Belady(MANY, 3).plan(trace, disk, folder / "plan") as plan:
+            assert same_plan(again, plan)
+
+
+def test_tables_are_of_touched_nodes_where_a_table_of_all_is_large() -> None:
+    million = 10**6
+    assert BeladyTables.of(16 * million, 10**5, 10**9, million) == (False, 64 * million)
+    assert BeladyTables.of(100 * million, 10**5, 10**9, 8 * million) == (True, 48_666_688)
+    assert BeladyTables.of(100 * million, 10**5, 10**9, 10**9) == (False, 400 * million)
+    assert not BeladyTables.of(100 * million, 10, 1000, 8 * million).touched, "a hash table is less"
+
+
+counts = st.integers(0, 10**9)
+
+
+@given(st.integers(0, 10**9), st.lists(counts, min_size=3, max_size=3), counts, st.integers(0, 2))
+def test_tables_for_more_never_take_less(
+    num_nodes: int, given: list[int], more: int, which: int
+) -> None:
+    """So that what is charged for the longest window is enough for all."""
+    larger = given.copy()
+    larger[which] += more
+    assert BeladyTables.of(num_nodes, *given).bytes <= BeladyTables.of(num_nodes, *larger).bytes
+
+
+PLANS = """
+    import sys
+    from pathlib import Path
+    import numpy as np
+    from outcrop.disk import Disk
+    from outcrop.observe.record import peak_rss_bytes, rss_bytes
+    from outcrop.rows.policy import Belady, BeladyTables
+    from tests.rows.test_policy import trace_of
+
+    NODES, TOUCHED, SLOTS = 100_000_000, 2_000_000, 100_000
+    folder, disk, rng = Path(sys.argv[1]), Disk(), np.random.default_rng(1)
+    batches = [rng.integers(0, NODES, 100_000) for _ in range(30)]
+    batches[0][:] = 7  # planned alone, so that what any plan takes is there before
+    policy = Belady(NODES, SLOTS, most_touched=TOUCHED)
+    with trace_of(disk, folder, batches, NODES) as trace:
+        policy.plan(trace, disk, folder / "first", first=0, last=1).close()
+        open("/proc/self/clear_refs", "w").write("5")  # the peak is counted from now
+        before = rss_bytes()
+        with policy.plan(trace, disk, folder / "plan", first=1) as plan:
+            assert plan.batches == 20
+    tables = BeladyTables.of(NODES, SLOTS, 29 * 100_000, TOUCHED)
+    assert tables.touched and tables.bytes < 25_000_000
+    # Beside it what is scanned and written, as PlannedSlots.planning_bytes has it.
+    most = tables.bytes + 3 * 4 * 100_000 + 5 * 8 * 100_000 + (4 << 20)
+    assert peak_rss_bytes() - before < most, (peak_rss_bytes() - before, most)
+"""
+
+
+def test_planning_for_a_large_graph_takes_what_its_tables_say(tmp_path: Path) -> None:
+    code = textwrap.dedent(PLANS)
+    done = subprocess.run(program(code, str(tmp_path)), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @st.composite
@@ -437,6 +584,7 @@ def test_the_nodes_with_most_out_edges() -> None:
     ("misuse", "message"),
     [
         (lambda core: core.look_back(0, ids(1), uses(1)), "from the last batch to the first"),
+        (lambda core: core.mark(ids(1)), "mark before a superbatch begins"),
         (lambda core: core.turn_around(), "all batches must have been looked at"),
         (lambda core: core.look_back(1, ids(99), uses(1)), "node ids must be 0 to 7"),
         (lambda core: core.look_back(1, ids(1), uses(1, 2)), "as long as nodes"),

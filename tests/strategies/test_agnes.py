@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import errno
+import random
+import signal
+import subprocess
+import sys
 import tempfile
+import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outcrop.errors import BudgetError, CorruptError, OptionError, ReadError
+from outcrop.errors import BudgetError, CorruptError, OptionError, ReadError, WriteError
 from outcrop.layout.blocks import KIND
 from outcrop.loader import NeighborLoader, ShaDowLoader
 from outcrop.options import DiskOptions, Faults, parse_size
@@ -146,6 +151,67 @@ def test_other_batches_in_between_change_nothing(store: GraphStore) -> None:
     loader.close()
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_validation_between_epochs_and_loops_that_are_left(
+    store: GraphStore, overlap: bool
+) -> None:
+    """What was gathered stays good, whatever comes between."""
+    wanted = expected(store)
+    reference = make(store, "memory", "1GB", input_nodes=range(40))
+    validated = all_contents(reference.epoch(0))
+    loader = make(store, agnes(hyperbatch=20, overlap=overlap, block_bytes=PAGE), "100MB")
+    validation = loader.sibling(range(40))
+    for epoch in range(EPOCHS):
+        left = iter(loader.epoch(epoch))
+        for _ in range(5):
+            next(left)
+        left.close()  # type: ignore[attr-defined]
+        assert all_contents(loader.epoch(epoch)) == wanted[epoch]
+        assert len(all_contents(validation)) == len(validated)
+    read = [entry.tier_bytes.get("feature blocks", 0) for entry in loader.record.epochs]
+    assert sum(map(bool, read)) < len(read)  # some epochs had windows that were there
+    loader.close()
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_position_within_a_hyperbatch_resumes_bit_by_bit(
+    store: GraphStore, overlap: bool
+) -> None:
+    strategy = agnes(hyperbatch=7, overlap=overlap, block_bytes=PAGE)
+    wanted = expected(store)
+    loader = make(store, strategy)
+    batches = iter(loader)
+    found = all_contents(next(batches) for _ in range(4))
+    position = loader.state_dict()
+    batches.close()  # type: ignore[attr-defined]
+    loader.close()
+    again = make(store, strategy)
+    again.load_state_dict(position)
+    assert found + all_contents(again) == wanted[0]
+    assert all_contents(again) == wanted[1]
+    again.close()
+
+
+def test_rows_on_a_device_are_left_out_of_hyperbatches(store: GraphStore) -> None:
+    strategy = agnes(hyperbatch=5, block_bytes=PAGE, device_cache="100rows", verify_rows=True)
+    loader = make(store, strategy, "100MB")
+    assert [all_contents(loader) for _ in range(EPOCHS)] == expected(store)
+    hits = loader.record.epochs[0].hits
+    assert hits["device cache"] and hits["cpu cache"]
+    loader.close()
+    with pytest.raises(OptionError, match="each window chooses what is in memory itself"):
+        make(store, agnes(cache="100rows"), "100MB")
+
+
+def test_what_was_read_of_blocks_is_in_the_record(store: GraphStore) -> None:
+    loader = make(store, agnes(hyperbatch=16, block_bytes=PAGE), "100MB")
+    all_contents(loader.epoch(0))
+    found = loader.record.epochs[0].tier_bytes
+    assert found["graph blocks"] % PAGE == 0 and found["graph blocks"] > 0
+    assert found["feature blocks"] > 0
+    loader.close()
+
+
 def test_no_table_of_the_nodes_is_charged(store: GraphStore) -> None:
     loader = make(store, agnes(block_bytes=PAGE), "100MB")
     next(iter(loader))
@@ -157,9 +223,15 @@ def test_no_table_of_the_nodes_is_charged(store: GraphStore) -> None:
     loader.close()
 
 
-def test_shadow_is_refused(store: GraphStore) -> None:
-    with pytest.raises(OptionError, match="only neighbour sampling draws from blocks"):
-        ShaDowLoader(store, 2, 5, input_nodes="train", strategy=AGNES, memory="100MB")
+def test_shadow_is_sampled_from_the_page_cache_and_gathered_by_blocks(store: GraphStore) -> None:
+    def batches(strategy: Any) -> list[dict[str, Any]]:
+        loader = ShaDowLoader(store, 2, 5, input_nodes="train", strategy=strategy, memory="100MB")
+        found = all_contents(loader)
+        assert loader.record.plan["topology"] == ("memory" if strategy == "memory" else "mmap")
+        loader.close()
+        return found
+
+    assert batches(AGNES) == batches("memory")
 
 
 @pytest.mark.parametrize(
@@ -171,8 +243,9 @@ def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
 
 
 def test_a_disk_that_is_too_small_is_refused(store: GraphStore) -> None:
-    with pytest.raises(BudgetError, match="two hyperbatches of 7 batches need"):
-        make(store, agnes(hyperbatch=7), "100MB", disk="10KB")
+    for overlap, count in ((False, "two"), (True, "three")):
+        with pytest.raises(BudgetError, match=f"{count} hyperbatches of 7 batches need"):
+            make(store, agnes(hyperbatch=7, overlap=overlap), "100MB", disk="10KB")
 
 
 # Failures
@@ -210,6 +283,68 @@ def test_a_drive_that_fails_is_an_error_and_the_next_run_is_right(
         loader = make(store, strategy, "100MB")
         assert all_contents(loader.epoch(0)) == wanted[0]
         loader.close()
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_full_disk_is_an_error_and_the_next_run_is_right(path: Path, overlap: bool) -> None:
+    strategy = agnes(hyperbatch=7, overlap=overlap, block_bytes=PAGE)
+    with GraphStore(path) as store:
+        wanted = expected(store)
+        make(store, strategy, "100MB").close()
+    failed = 0
+    for fail_at in (1, 2, 3, 5, 8, 13, 21):
+        faults = Faults(fail_write_at=fail_at, fail_count=1, error=errno.ENOSPC)
+        with GraphStore(path, DiskOptions(faults=faults)) as store:
+            loader = make(store, strategy, "100MB")
+            try:
+                assert all_contents(loader.epoch(0)) == wanted[0]
+            except WriteError as error:
+                failed += 1
+                assert error.errno == errno.ENOSPC and "scratch" in str(error.filename)
+            assert all_contents(loader.epoch(0)) == wanted[0]
+            loader.close()
+            assert not list(store.derived.root.glob(".scratch*"))
+    assert failed > 2
+
+
+LOOPS = """
+    import sys
+    from dataclasses import replace
+    from outcrop.loader import NeighborLoader
+    from outcrop.strategies.agnes import AGNES, AgnesOptions
+
+    options = AgnesOptions(hyperbatch=7, overlap=sys.argv[2] == "True", block_bytes=4096)
+    loader = NeighborLoader(sys.argv[1], [4, 3], "train", batch_size=10, shuffle=True, epochs=3,
+                            strategy=replace(AGNES, options=options), memory="100MB")
+    print("ready", flush=True)
+    for _ in range(3):
+        for batch in loader:
+            print("batch", flush=True)
+"""
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("overlap", [False, True])
+def test_ended_at_any_moment_it_leaves_nothing_that_the_next_run_does_not_clear(
+    path: Path, ending: signal.Signals, overlap: bool
+) -> None:
+    rng = random.Random(5)
+    command = [sys.executable, "-c", textwrap.dedent(LOOPS), str(path), str(overlap)]
+    for _ in range(2):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            for _ in range(rng.randrange(2, 20)):
+                process.stdout.readline()
+            time.sleep(rng.random() / 50)
+            process.send_signal(ending)
+            start = time.perf_counter()
+            process.wait(20)
+            assert ending == signal.SIGKILL or time.perf_counter() - start < 5
+    with GraphStore(path) as store:
+        loader = make(store, agnes(hyperbatch=7, overlap=overlap, block_bytes=PAGE), "100MB")
+        assert all_contents(loader.epoch(0)) == expected(store)[0]
+        loader.close()
+        assert not list(store.derived.root.glob(".scratch*"))
 
 
 def test_a_loop_that_is_left_ends_the_work_in_the_background(path: Path) -> None:

@@ -126,14 +126,14 @@ def test_every_topology_gives_the_same_trace_and_none_is_kept(
     store: GraphStore, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     caches: list[weakref.ref[NeighborCache]] = []
-    opened = NeighborCache.open
+    opened = NeighborCache.made
 
     def watched(*args: Any, **options: Any) -> NeighborCache:
         cache = opened(*args, **options)
         caches.append(weakref.ref(cache))
         return cache
 
-    monkeypatch.setattr(NeighborCache, "open", watched)
+    monkeypatch.setattr(NeighborCache, "made", watched)
     traces = []
     for topology in ("mmap", "cache", "memory"):
         options = {**BASE, "num_neighbors": [4, 4], "kind": kind, "memory": "60MB"}
@@ -552,15 +552,15 @@ PREPARES = """
     import numpy as np
     from outcrop.disk import File
     from outcrop.ahead import prepare
-    from outcrop.layout.pack import scatter
+    from outcrop.layout.pack import batched, scatter
     from outcrop.sample.sampler import Sampler, Sampling
     from outcrop.sample.seeds import SeedOrder, Stream
     from outcrop.layout.trace import Trace
     from outcrop.store.store import GraphStore
     from outcrop.topology.parts import mapped_topology
 
-    scatter._LEAST_PARTITION_BYTES = scatter._MOST_PARTITION_BYTES = 16 << 10
-    scatter.pack_batched.__defaults__ = (*scatter.pack_batched.__defaults__[:-1], 0.0)
+    scatter._LEAST_PARTITION_BYTES = scatter.MOST_PARTITION_BYTES = 16 << 10
+    batched.pack_batched.__defaults__ = (*batched.pack_batched.__defaults__[:-1], 0.0)
     left = int(sys.argv[2])
 
     def dying(call):

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from outcrop.errors import BudgetError, CorruptError, OptionError, StoreError, WriteError
-from outcrop.layout.pack.scatter import pack_batched
+from outcrop.layout.pack.batched import pack_batched
 from outcrop.loader import NeighborLoader
 from outcrop.sample.sampler import Sampler
 from outcrop.store.store import GraphStore

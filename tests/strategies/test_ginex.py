@@ -11,7 +11,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -121,9 +121,10 @@ def test_a_superbatch_takes_no_more_disk_than_it_was_given(store: GraphStore) ->
         del batch
         (folder,) = (store.path / "derived").glob(".scratch*")
         now = 0
-        for path in folder.rglob("*"):
-            with suppress(FileNotFoundError):  # the run removes them meanwhile
-                now += path.stat().st_blocks * 512 if path.is_file() else 0
+        for parent, _, names in os.walk(folder):  # the run removes files and folders meanwhile
+            for name in names:
+                with suppress(FileNotFoundError):
+                    now += os.stat(os.path.join(parent, name)).st_blocks * 512
         used = max(used, now)
     assert 0 < used <= limit
 
@@ -144,6 +145,27 @@ def test_a_cache_that_holds_everything_reads_each_row_once(store: GraphStore) ->
     epochs = loader.record.epochs
     assert sum(entry.rows - entry.hits["cache"] for entry in epochs) == len(seen)
     assert {"sample", "inspect", "gather", "cache update"} <= epochs[0].stages.keys()
+
+
+@pytest.mark.parametrize("strategy", MODES)
+def test_tables_of_touched_nodes_change_nothing_but_memory(
+    store: GraphStore, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run() -> tuple[Any, Any, Any]:
+        with closing(loader_of(store, strategy, strict_memory=True)) as loader:
+            found = [all_contents(loader.epoch(epoch)) for epoch in range(2)]
+            counted = [(entry.hits, entry.rows) for entry in loader.record.epochs]
+            return found, counted, loader.record.charges
+
+    *usual, charges = run()
+    # The graph counts as a large one, and no window touches more nodes than there is room for.
+    monkeypatch.setattr("outcrop.rows.policy._SMALL_TABLE_BYTES", 0)
+    monkeypatch.setattr("outcrop.rows.slots._TOUCHED_SHARE", 0.7)
+    *small, fewer = run()
+    assert small == usual
+    assert sum(fewer.values()) <= sum(charges.values())
+    ahead, less = (sum(c for name, c in of.items() if "ahead" in name) for of in (charges, fewer))
+    assert less < ahead
 
 
 def test_handover_loads_the_memory_again(store: GraphStore) -> None:

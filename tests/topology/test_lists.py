@@ -27,6 +27,7 @@ from outcrop.options import DiskOptions, Faults
 from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import Stream, Task
 from outcrop.store.derived import find_garbage
+from outcrop.store.offsets import Offsets
 from outcrop.store.store import GraphStore
 from outcrop.topology.lists import NeighborCache, scratch_bytes
 from tests.graphs import graphs, random_graph
@@ -65,6 +66,16 @@ def sampled(topology: _core.Topology, sampling: Sampling, of: Task, threads: int
 
 def whole_topology(store: GraphStore) -> _core.Topology:
     return _core.array_topology(store.load("indptr"), store.load("indices"))
+
+
+def plain(store: GraphStore) -> Offsets:
+    return store.indptr
+
+
+def compressed(store: GraphStore) -> Offsets:
+    offsets = _core.CompressedOffsets(store.num_nodes, store.num_edges)
+    offsets.append(store.load("indptr"))
+    return offsets
 
 
 def scores(store: GraphStore, metric: str) -> NDArray[np.float32]:
@@ -153,7 +164,7 @@ def test_any_graph_and_budget(data: st.DataObject) -> None:
         with NeighborCache.open(store, budget, metric) as cache:
             assert cache.memory_bytes <= budget
             assert list(cached_lists(cache, store)) == expected_nodes(store, budget, metric)
-            topology = cache.topology(store.indptr)
+            topology = cache.topology(data.draw(st.sampled_from([plain, compressed]))(store))
             fanouts = data.draw(st.lists(st.sampled_from([-1, 0, 1, 3]), min_size=1))
             kinds: list[Kind] = ["neighbor", "shadow"]
             for kind in kinds:
@@ -197,8 +208,8 @@ def test_batches_equal_those_of_the_graph_in_memory(
         budget = int(share * whole_bytes(store.facts))
         with NeighborCache.open(store, budget) as cache:
             whole = whole_topology(store)
-            for indptr, threads in ((store.load("indptr"), 1), (store.indptr, 3)):
-                topology = cache.topology(indptr)
+            for offsets, threads in ((plain(store), 1), (plain(store), 3), (compressed(store), 3)):
+                topology = cache.topology(offsets)
                 for batch in range(3):
                     of = task(range(batch, NODES, 20), batch)
                     expected = sampled(whole, sampling, of)

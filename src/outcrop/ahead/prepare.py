@@ -17,9 +17,9 @@ from typing import Any
 from outcrop.ahead.sampling import SamplingAhead
 from outcrop.disk import Disk
 from outcrop.errors import BudgetError, CorruptError
+from outcrop.layout.pack.batched import pack_batched
 from outcrop.layout.pack.plan import PackPlan, load_plan, make_plan
 from outcrop.layout.pack.reader import PACK_VERSION, Checksums, pack_bytes
-from outcrop.layout.pack.scatter import pack_batched
 from outcrop.layout.pack.segments.plan import make_segmented
 from outcrop.layout.pack.segments.search import PackedLists, search
 from outcrop.layout.pack.writer import tidy_finished, write_pack

@@ -35,7 +35,7 @@ from outcrop.memory.charges import PREPARATION, Charge, Phase
 from outcrop.memory.context import Context
 from outcrop.observe.meter import Meter
 from outcrop.options import format_size, size_of_at_least
-from outcrop.progress import Progress
+from outcrop.progress import Interruptible, Progress
 from outcrop.rows.device import DeviceRows
 from outcrop.rows.packed import PackedRows, PackedTiers
 from outcrop.rows.source import Resources, RowSource
@@ -44,6 +44,7 @@ from outcrop.sample.sampler import TaskSampler, Topology
 from outcrop.sample.seeds import Task
 from outcrop.store.arrays import WRITE_BUFFER_BYTES
 from outcrop.store.derived import Garbage, Layout, advised, advising, remove
+from outcrop.store.offsets import offsets_bytes
 from outcrop.store.store import GraphStore
 from outcrop.topology.lists import making_bytes
 from outcrop.topology.parts import (
@@ -244,7 +245,7 @@ def _source_bytes(context: Context, source: TopologyName, samplers: int) -> int:
         return graph.topology_bytes
     if source == "cache":
         # Lists are chosen first.
-        drawing = graph.array_bytes("indptr") + samplers * lists_scratch_bytes(context)
+        drawing = offsets_bytes(graph) + samplers * lists_scratch_bytes(context)
         return max(drawing, making_bytes(graph))
     return 0
 
@@ -605,7 +606,9 @@ class _Refresh:
         for path in self.cancel():  # there is disk for one beside the one that is used
             discard(path)
         self._spec = spec
-        self._work = Background(lambda stopper: self._prepare(spec, _Stoppable(stopper)), "refresh")
+        self._work = Background(
+            lambda stopper: self._prepare(spec, Interruptible(_check_of(stopper))), "refresh"
+        )
 
     def take(self, spec: PackSpec) -> list[Layout]:
         """Waits for the layouts, which are the caller's then; raises what making them raised."""
@@ -628,25 +631,16 @@ class _Refresh:
         return [layout.path for layout in layouts]
 
 
-class _Stoppable(Progress):
-    """Each report is a chance to end."""
-
-    def __init__(self, stopper: Stopper) -> None:
-        self._stopper = stopper
-
-    def stage(self, *_: object) -> None:
-        self._check()
-
-    def advance(self, _: int) -> None:
-        self._check()
-
-    def _check(self) -> None:
-        if self._stopper.stopped:
-            raise _StoppedError
-
-
 class _StoppedError(BaseException):
     """Like an interrupt, and unlike an error, it leaves work that can be resumed."""
+
+
+def _check_of(stopper: Stopper) -> Callable[[], None]:
+    def check() -> None:
+        if stopper.stopped:
+            raise _StoppedError
+
+    return check
 
 
 def discard(path: Path) -> None:

@@ -15,9 +15,9 @@ import shutil
 import threading
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import count, repeat
 from pathlib import Path
@@ -35,11 +35,21 @@ from outcrop.memory.charges import Charge, Phase
 from outcrop.memory.context import Context
 from outcrop.observe.meter import Meter
 from outcrop.options import format_size, size_of_at_least
-from outcrop.rows.slots import PlannedRows, PlannedSlots
-from outcrop.rows.source import Admission, Resources, RowSource, Script, row_shape
+from outcrop.rows.packed_window import PackedWindow
+from outcrop.rows.slots import PlannedRows
+from outcrop.rows.source import (
+    Admission,
+    Resources,
+    RowSource,
+    Script,
+    ScriptedPart,
+    ScriptedRows,
+    row_shape,
+)
 from outcrop.sample.sampler import Subgraph, Topology
 from outcrop.sample.seeds import SeedOrder, Task
 from outcrop.store.arrays import WRITE_BUFFER_BYTES
+from outcrop.store.derived import tree_bytes
 from outcrop.topology.blocks import BlockTopology, hyperbatch_bytes
 from outcrop.topology.parts import CachedLists, CachedTopology, TopologyPart, lists_scratch_bytes
 
@@ -48,6 +58,9 @@ FIRST_BATCHES = 8
 _GROWTH = 4
 # The share of the drive's free space to use where disk= says nothing: others live there, too.
 _DISK_SHARE = 1 / 4
+GRAPH_BLOCKS = "graph blocks"
+# Of the room on disk, for windows whose batches may take more than those before.
+_SAFE_SHARE = 7 / 8
 # What waits while a window is sampled by blocks, and has no room in memory.
 _PICKS = "picks.bin"
 
@@ -79,7 +92,7 @@ class Window:
     that it gives up meanwhile."""
     topology: TopologyPart
     """What samplers draw from."""
-    rows: PlannedSlots | None
+    rows: ScriptedPart | None
     """What is decided for a window; None: there are no rows."""
     first_batches: int = FIRST_BATCHES
     """Length of the first window; the others grow up to the longest."""
@@ -87,18 +100,36 @@ class Window:
     """So that one computes while the other one's entries are read."""
     by_blocks: ByBlocks | None = None
     """How its batches are sampled together; None: one after the other, by `samplers`."""
+    disk_bytes: int | None = None
+    """What windows may take on disk, where that bounds them: to `sure_batches` at first, and then
+    to as many as those that were made show."""
+    sure_batches: int = 0
+    """Between main loops: of one that has all of the disk."""
 
     @property
     def hands_over(self) -> bool:
         """Whether neighbour lists and rows are in the same memory, in turn."""
         return isinstance(self.topology, CachedLists) and self.topology.region is not None
 
+    @property
+    def _making_region(self) -> str | None:
+        """The name of memory that has rows in the main loop; None: windows have other memory."""
+        return None if self.rows is None else self.rows.making_region
+
     def charges(self, context: Context) -> Sequence[Charge]:
-        kept = lists_scratch_bytes(context) if isinstance(self.topology, CachedLists) else 0
         ahead, lent = self.ahead_bytes(context), self._lent_bytes(context)
+        region = self._making_region
+        when = Phase.RUN if region is None else Phase.AHEAD
         return [
-            Charge("sampling ahead", ahead - lent),
+            Charge("sampling ahead", ahead - lent, when, region),
             Charge("sampling ahead, in memory of batches", lent, Phase.AHEAD),
+            *self.beside(context),
+        ]
+
+    def beside(self, context: Context) -> Sequence[Charge]:
+        """What is there whatever making a window takes."""
+        kept = lists_scratch_bytes(context) if isinstance(self.topology, CachedLists) else 0
+        return [
             Charge("scratch of neighbour lists", self.samplers * kept),
             # In use, and ahead. Not there while a window is made between loops; the caches could
             # have that memory, which was not measured yet.
@@ -111,7 +142,11 @@ class Window:
         planning = 0
         if self.rows is not None:
             planning = self.rows.planning_bytes(context, self.batches)
-        return self._sampling_bytes(context) + writing + planning
+        sampling = self._sampling_bytes(context) + writing
+        # One may be decided for while the next is sampled; by blocks, and with rows in it, a window
+        # is first sampled.
+        in_turn = self.by_blocks is not None or isinstance(self.rows, PackedWindow)
+        return max(sampling, planning) if in_turn else sampling + planning
 
     def _sampling_bytes(self, context: Context) -> int:
         if self.by_blocks is not None:
@@ -121,7 +156,7 @@ class Window:
 
     def _lent_bytes(self, context: Context) -> int:
         """What part of `ahead_bytes` waiting batches lend: safely less than one of them has."""
-        if self.when == "beside":
+        if self.when == "beside" or self._making_region is not None:
             return 0
         shape = row_shape(context) if self.rows is None else self.rows.shape(context)
         return min(self.ahead_bytes(context), context.batch_bytes(shape) * 3 // 4)
@@ -133,32 +168,50 @@ class Window:
         return context.record_bytes() + script + waiting + 2 * PAGE_BYTES
 
     def most_on_disk(self, context: Context, given: int | None, name: str) -> int:
-        """Batches of the longest window that fits there twice: one is made while one is used.
+        """Batches of the longest window that fits there as often as there are some at a time,
+        beside what the topology keeps.
 
         BudgetError where that is less than what is `given`; `name`: of windows, for its message.
         """
-        each, room = 2 * self.batch_disk_bytes(context), context.disk.given_bytes
-        if room is not None and room < each * (given or 1):
+        each, room = self.at_a_time * self.batch_disk_bytes(context), context.disk.given_bytes
+        least = self._kept_on_disk(context) + each * (given or 1)
+        if room is not None and room < least:
+            count = {2: "two", 3: "three"}[self.at_a_time]
             raise BudgetError(
-                f"disk={format_size(room)} is too little: two {name} of {given or 1} "
-                f"{'batches' if given else 'batch'} need {size_of_at_least(each * (given or 1))}"
+                f"disk={format_size(room)} is too little: {count} {name} of {given or 1} "
+                f"{'batches' if given else 'batch'} need {size_of_at_least(least)}"
             )
+        return max(self.room_on_disk(context) // each, 1)
+
+    def room_on_disk(self, context: Context) -> int:
+        """What windows may take there."""
+        room = context.disk.given_bytes
         if room is None:
             room = int(context.disk.free_bytes * _DISK_SHARE)
-        return max(room // each, 1)
+        return max(room - self._kept_on_disk(context), 0)
+
+    def _kept_on_disk(self, context: Context) -> int:
+        return self.topology.written_bytes(context) if self.by_blocks is not None else 0
+
+    @property
+    def at_a_time(self) -> int:
+        """Windows on disk: one is made while one is used, or another run comes between; where rows
+        are in them, both."""
+        return 3 if self.when == "beside" and isinstance(self.rows, PackedWindow) else 2
 
     def written_bytes(self, context: Context) -> int:
-        """Two windows: one is made while one is used."""
-        longest = min(self.batches, context.stream_batches)
-        return 2 * longest * self.batch_disk_bytes(context)
+        """As many windows as there are at a time."""
+        each = self.at_a_time * self.batch_disk_bytes(context)
+        most = min(self.batches, context.stream_batches) * each
+        return most if self.disk_bytes is None else max(min(most, self.disk_bytes), each)
 
     def open(
         self, on: Resources, topology: Topology, rows: RowSource | None, lent_bytes: int
     ) -> Ahead:
-        planned: RowSource | None = rows
-        while planned is not None and not isinstance(planned, PlannedRows):
-            planned = planned.below
-        return Windows(self, on, topology, planned, lent_bytes)
+        scripted: RowSource | None = rows
+        while scripted is not None and not isinstance(scripted, ScriptedRows):
+            scripted = scripted.below
+        return Windows(self, on, topology, scripted, lent_bytes)
 
 
 @dataclass
@@ -173,12 +226,14 @@ class _Cut:
     script: Script | None = None
     scripted: int = 0
     """Up to which batch of the line it has a script."""
+    in_parts: bool = False
+    """Whether its script ends where there was no room to decide for more."""
 
     def void(self) -> None:
         if self.script is not None:
             self.script.close()
             self.script = None
-        self.scripted = 0
+        self.scripted, self.in_parts = 0, False
 
     def remove(self) -> None:
         self.void()
@@ -219,11 +274,15 @@ class Windows(Ahead):
         part: Window,
         on: Resources,
         topology: Topology,
-        rows: PlannedRows | None,
+        rows: ScriptedRows | None,
         lent_bytes: int,
     ) -> None:
         self.part, self.on, self.topology, self.rows = part, on, topology, rows
         self.lent_bytes = lent_bytes
+        self.batches_on_disk = part.batches if part.disk_bytes is None else part.sure_batches
+        """How many may be in a window, for what they take there."""
+        self._beside_others = part.when == "beside"
+        """Whether windows leave room there for those of other lines."""
         self._epochs = _Epochs(on.context.seeds, on.context.epochs or 0)
         self._numbers = count()
         self._scratch = on.store.derived.scratch()
@@ -247,6 +306,7 @@ class Windows(Ahead):
             if self._at is not None and self._at != first:
                 self._leave_stream()
             if first is None:
+                self._leave_disk()
                 return _WindowRun(self, _Supply(self, tasks), 0, len(tasks), meter)
             if self._stream is None or not self._stream.covers(first):
                 self._drop_stream()
@@ -256,14 +316,52 @@ class Windows(Ahead):
             self._lease.release()
             raise
 
+    @property
+    def lasting(self) -> bool:
+        """Whether scripts stay good whatever comes between."""
+        return self.rows is None or self.rows.lasting
+
     def _leave_stream(self) -> None:
         """Another run comes between: the cache holds what the script says for there."""
         assert self._stream is not None and self._at is not None
+        if self.lasting:
+            with suppress(Exception):  # else it is made again, and what is wrong said then
+                self._stream.finish_making()  # it will be wanted, and there is memory for one
+            self._at = None
+            return
         contents = self._stream.contents(self._at)
         self._stream.void()
         self._at, self.visited = None, True
         if self.rows is not None:
             self.rows.restore(contents)
+
+    def _leave_disk(self) -> None:
+        """A run of another line comes between: the window that has all of the disk goes, and from
+        now on there is room for both."""
+        if self.part.disk_bytes is None or self._beside_others or self._stream is None:
+            return
+        self._drop_stream()
+        self._beside_others = True
+        self.batches_on_disk = self._sure_batches
+
+    @property
+    def _sure_batches(self) -> int:
+        part = self.part
+        halved = part.when == "between" and self._beside_others
+        return max(part.sure_batches // (part.at_a_time if halved else 1), 1)
+
+    def learn_from(self, cut: _Cut) -> None:
+        """A window shows what the next ones will take on disk."""
+        part = self.part
+        if part.disk_bytes is not None:
+            at_a_time = part.at_a_time if self._beside_others else 1
+            each = tree_bytes(cut.folder) * at_a_time / (cut.last - cut.first)
+            fitting = int(part.disk_bytes * _SAFE_SHARE / max(each, 1))
+            self.batches_on_disk = max(fitting, self._sure_batches)
+
+    def may_make_next(self, supply: _Supply) -> bool:
+        """Beside the windows of the stream there is disk for one of another line."""
+        return not self.lasting or supply is self._stream or self._stream is None
 
     def _drop_stream(self) -> None:
         if self._stream is not None:
@@ -273,7 +371,9 @@ class Windows(Ahead):
     def end(self, supply: _Supply, t: int, *, complete: bool) -> None:
         """A run that had the lease came to batch t of its line."""
         try:
-            if not complete:
+            if not complete and self.lasting:
+                supply.stop_making()
+            elif not complete:
                 supply.void()
                 if self.rows is not None:
                     self.rows.restore(None)  # changes were planned that nobody carried out
@@ -305,13 +405,20 @@ class Windows(Ahead):
                 edge_ids=context.sampling.edge_ids,
             ) as writer:
                 sampling = self._sampling(line, range(first, last), writer, folder)
+                before = self._graph_bytes
                 with stop.calling(sampling.cancel), closing(sampling.run(meter)) as steps:
                     for _ in steps:
                         stop()
+                meter.read(GRAPH_BLOCKS, self._graph_bytes - before)
                 return _Cut(number, first, last, folder, writer.seal())
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
+
+    @property
+    def _graph_bytes(self) -> int:
+        """What was read of blocks so far."""
+        return self.topology.read_bytes if isinstance(self.topology, BlockTopology) else 0
 
     def _sampling(
         self, line: Sequence[Task], numbers: range, writer: TraceWriter, folder: Path
@@ -336,8 +443,9 @@ class Windows(Ahead):
         meter: Meter,
         stop: Stopper,
     ) -> None:
-        """Writes what is decided for batches [first, last) of its line."""
+        """Writes what is decided for batches [first, last) of its line, or for some of them."""
         cut.void()
+        cut.scripted = last
         if self.rows is not None:
             with meter.span("inspect", cut.number):
                 cut.script = self.rows.script(
@@ -348,7 +456,10 @@ class Windows(Ahead):
                     [end - cut.first for end in ends],
                     stop,
                 )
-        cut.scripted = last
+            for tier, size in cut.script.read_bytes.items():
+                meter.read(tier, size)
+            cut.scripted = first + cut.script.batches
+            cut.in_parts = cut.scripted < last
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -377,6 +488,8 @@ class _Supply:
         self._cuts: deque[_Cut] = deque()
         self._next = first
         self._length = min(windows.part.first_batches, windows.part.batches)
+        self._most = windows.part.batches
+        """Batches for which there is room to decide, as far as is known."""
         self._making: Background[_Cut] | None = None
         self._meter = Meter()  # of what is being made
 
@@ -416,7 +529,8 @@ class _Supply:
 
     def sample(self, meter: Meter, stop: Stopper) -> _Cut | None:
         """The next window; None: the line ends."""
-        last = min(self._next + self._length, len(self.line))
+        length = min(self._length, self._most, self._windows.batches_on_disk)
+        last = min(self._next + length, len(self.line))
         if last == self._next:
             return None
         cut = self._windows.sample(self.line, self._next, last, meter, stop)
@@ -433,6 +547,16 @@ class _Supply:
             last = min(last, end + 1) if self._windows.visited else last
             ends = range(end, last, self._epoch_batches)
         self._windows.write_script(cut, t, last, ends, meter, stop)
+
+    def learn_from(self, cut: _Cut) -> None:
+        """Where there was no room to decide for all of a window, those to come are shorter.
+
+        By an eighth more than that: their nodes are others.
+        """
+        self._windows.learn_from(cut)
+        if cut.in_parts and cut.script is not None:
+            decided = cut.script.batches
+            self._most = min(self._most, max(decided - decided // 8, 1))
 
     def prepared(self, t: int, meter: Meter, stop: Stopper) -> _Cut:
         """The window of batch t, with a script from there on."""
@@ -451,25 +575,32 @@ class _Supply:
         if self._making is None and decided and t < len(self.line):
             self._making = Background(lambda stop: self.prepared(t, self._meter, stop), "window")
 
-    def finish_making(self, admission: Admission, meter: Meter) -> None:
-        """Waits for what is being made."""
+    def finish_making(
+        self, closed: Callable[[], bool] = lambda: False, meter: Meter | None = None
+    ) -> None:
+        """Waits for what is being made. `meter`: of the run that wants it; None: the next one."""
         making, self._making = self._making, None
-        if making is None:
-            return
         try:
-            making.wait(admission.closed)
+            if making is not None:
+                making.wait(closed)
         except BaseException:
-            making.cancel()
+            if making is not None:
+                making.cancel()
             raise
         finally:
-            meter.absorb(self._meter)
-            self._meter = Meter()
+            if meter is not None:
+                meter.absorb(self._meter)
+                self._meter = Meter()
 
-    def void(self) -> None:
-        """Traces stay; scripts, and what is being made, do not."""
+    def stop_making(self) -> None:
+        """What is being made is not wanted any more."""
         if self._making is not None:
             self._making.cancel()
             self._making = None
+
+    def void(self) -> None:
+        """Traces stay; scripts, and what is being made, do not."""
+        self.stop_making()
         for cut in self._cuts:
             cut.void()
 
@@ -515,10 +646,11 @@ class _WindowRun(AheadRun):
         self._replaying = None
         self._current = self._supply.in_use(t)
         if self._current is None:
-            cut = self._beside(t, admission) if self._is_beside else self._between(t, admission)
-            self._switch(cut)
-            self._current = cut
-        if self._is_beside:
+            made = self._beside if self._is_beside else self._between
+            self._current = made(t, admission)
+            self._supply.learn_from(self._current)
+        self._switch(self._current)
+        if self._is_beside and self._windows.may_make_next(self._supply):
             self._supply.make_next()
 
     @property
@@ -526,7 +658,7 @@ class _WindowRun(AheadRun):
         return self._windows.part.when == "beside"
 
     def _beside(self, t: int, admission: Admission) -> _Cut:
-        self._supply.finish_making(admission, self._meter)
+        self._supply.finish_making(admission.closed, self._meter)
         self._supply.retire(t)
         return self._supply.prepared(t, self._meter, self._stop)
 
@@ -538,6 +670,8 @@ class _WindowRun(AheadRun):
         try:
             if self._windows.part.hands_over:
                 return self._handed_over(t)
+            if self._windows.rows is not None:
+                self._windows.rows.make_room()
             return self._supply.prepared(t, self._meter, self._stop)
         finally:
             del lent
@@ -545,7 +679,8 @@ class _WindowRun(AheadRun):
     def _handed_over(self, t: int) -> _Cut:
         """Scripted while the next one is sampled; then the memory is free for rows."""
         windows, supply, meter, stop = self._windows, self._supply, self._meter, self._stop
-        assert isinstance(windows.topology, CachedTopology) and windows.rows is not None
+        assert isinstance(windows.topology, CachedTopology)
+        assert isinstance(windows.rows, PlannedRows)
         lists, rows = windows.topology.lists, windows.rows
         alone, cut = supply.at_the_first, supply.find(t)
         if not lists.loaded and (cut is None or supply.ends_with(cut)):

@@ -58,10 +58,23 @@ def check_block_bytes(block_bytes: int) -> int:
 def blocks_bytes(graph: GraphFacts, block_bytes: int) -> int:
     """What the layout takes on disk, at most: a block that is not full has room for less than one
     list, and where lists are longer than that it is more than half full."""
-    own = graph.array_bytes("indices") + _NODE_BYTES * graph.num_nodes
-    room = block_bytes - _BLOCK_HEADER_BYTES - 2 * _NODE_BYTES
-    blocks = 2 * -(-own // room) + 1
+    blocks = 2 * -(-_own_bytes(graph) // _room(block_bytes)) + 1
     return blocks * (block_bytes + _INDEX_DTYPE.itemsize) + 3 * PAGE_BYTES
+
+
+def usual_blocks_bytes(graph: GraphFacts, block_bytes: int) -> int:
+    """The same, where few lists are nearly as long as a block."""
+    blocks = -(-_own_bytes(graph) * 9 // 8 // _room(block_bytes)) + 1
+    return min(blocks * (block_bytes + 8) + 3 * PAGE_BYTES, blocks_bytes(graph, block_bytes))
+
+
+def _own_bytes(graph: GraphFacts) -> int:
+    """What nodes and their entries take."""
+    return graph.array_bytes("indices") + _NODE_BYTES * graph.num_nodes
+
+
+def _room(block_bytes: int) -> int:
+    return block_bytes - _BLOCK_HEADER_BYTES - 2 * _NODE_BYTES
 
 
 def index_bytes(graph: GraphFacts, block_bytes: int) -> int:

@@ -1,8 +1,8 @@
 """The layout of a neighbour cache: scores of nodes -> the chosen lists, on disk as in memory.
 
 docs/format.md has the bytes. It is made in passes over the topology. Whatever the budget of the
-cache, that takes 12 bytes of memory per node (8 of them for indptr, which sampling keeps
-afterwards), 4 per cached list and the blocks.
+cache, that takes the offsets of all lists, which sampling keeps as well, 4 bytes of memory per node
+or per cached list, and the blocks.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from outcrop.store.degrees import out_degrees
 from outcrop.store.facts import GraphFacts
 from outcrop.store.format import HEADER_BYTES, ArrayEntry, seal, unseal_as
 from outcrop.store.locks import write_synced
+from outcrop.store.offsets import Offsets, load_offsets
 from outcrop.store.store import GraphStore
 
 NEIGHBORS_VERSION = 1
@@ -116,20 +117,20 @@ def write_lists(
     store: GraphStore, folder: Path, budget_bytes: int, metric: str, progress: Progress
 ) -> None:
     """Chooses the lists and writes them; CorruptError where the topology is damaged."""
-    indptr = store.load("indptr")
+    offsets = load_offsets(store)
     blocks = aligned_empty(blocks_bytes(store.num_nodes))
     dtype = entry_dtype(store)
     room = budget_bytes - len(blocks) - _PADDING_BYTES
     lists = entries = 0
     if room > 0:
         scores = METRICS[metric](store, progress)
-        lists, entries = _core.choose_lists(indptr, scores, dtype.itemsize, room, blocks)
+        lists, entries = _core.choose_lists(offsets, scores, dtype.itemsize, room, blocks)
         del scores
     size = _core.NeighborLists.bytes(store.num_nodes, dtype.itemsize, lists, entries)
     assert size <= budget_bytes
     with ArrayWriter(store.disk, folder, _LISTS, np.dtype(np.uint8), rows=size) as writer:
         if lists:
-            _write_parts(store, writer, indptr, blocks, lists, progress)
+            _write_parts(store, writer, offsets, blocks, lists, progress)
         array = writer.close()
     header = {
         "format": _FORMAT,
@@ -144,13 +145,13 @@ def write_lists(
 def _write_parts(
     store: GraphStore,
     writer: ArrayWriter,
-    indptr: NDArray[np.int64],
+    offsets: Offsets,
     blocks: Bytes,
     lists: int,
     progress: Progress,
 ) -> None:
     starts = aligned_empty(lists + lists % 2, np.uint32)
-    _core.number_lists(indptr, blocks, starts[:lists])
+    _core.number_lists(offsets, blocks, starts[:lists])
     writer.append(blocks)
     writer.append(starts.view(np.uint8))
     del starts
@@ -160,7 +161,7 @@ def _write_parts(
     node = edge = 0
     for block in store.checks("indices").blocks(store.disk):
         chunk = block.view(entry.dtype)
-        node, count = _core.copy_lists(indptr, blocks, node, edge, chunk, kept)
+        node, count = _core.copy_lists(offsets, blocks, node, edge, chunk, kept)
         writer.append(kept[:count].view(np.uint8))
         edge += len(chunk)
         progress.advance(len(block))

@@ -19,7 +19,7 @@ from outcrop.options import format_size
 from outcrop.sample.sampler import Subgraph
 from outcrop.sample.seeds import Ids, Task
 from outcrop.store.format import EDGE_TYPE, NODE_TYPE, EdgeType
-from outcrop.store.targets import batch_dtype, marks_none
+from outcrop.store.targets import TargetFormat
 
 if TYPE_CHECKING:
     import torch
@@ -434,12 +434,14 @@ class BatchMaker:
         self,
         pool: _core.SlabPool,
         rows: RowShape,
+        targets: TargetFormat,
         labels: NDArray[Any] | None,
         *,
         edge_ids: bool = True,
         strict: bool = False,
     ) -> None:
-        """`labels`: of all nodes, where `rows.labels`. `edge_ids`: whether batches have e_id.
+        """`targets`: what labels are, where `rows.labels`. `labels`: of all nodes; None: there are
+        none, or y is left to whoever reads them. `edge_ids`: whether batches have e_id.
 
         `strict`: never more than the pool has.
         """
@@ -448,12 +450,12 @@ class BatchMaker:
         self.overdraft = Overdraft(pool, strict=strict)
         self._rows = rows
         self._labels = labels
-        self._label_dtype = np.dtype(np.int64) if labels is None else batch_dtype(labels)
-        self._marks_none = labels is not None and marks_none(labels)
+        self._y_dtype, self._y_row_shape = targets.batch_dtype, targets.row_shape
+        self._marks_none = targets.marks_none
         self._edge_ids = edge_ids
 
     def make(self, task: Task, subgraph: Subgraph, closed: Asked, awaited: Asked) -> Batch:
-        """All but the rows of x; waits for memory.
+        """All but the rows of x, and labels that are not in memory; waits for memory.
 
         Called in the order of batches, so that those before have all they need and end. Where even
         then nothing is left, since `awaited` says that the consumer waits for this very batch, more
@@ -468,7 +470,7 @@ class BatchMaker:
             n_id=n_id.view(np.int64),
             edge_index=edge_index.view(np.int64).reshape(2, edges),
             e_id=None if edge_ids is None else e_id.view(np.int64),
-            y=None if self._labels is None else self._shaped(self._labels, nodes, y),
+            y=self._shaped(nodes, y) if self._rows.labels else None,
             nodes_per_hop=subgraph.nodes_per_hop,
             edges_per_hop=subgraph.edges_per_hop,
             roots=subgraph.roots,
@@ -485,8 +487,8 @@ class BatchMaker:
                 batch.y[batch.y < 0] = np.nan
         return batch
 
-    def _shaped(self, labels: NDArray[Any], nodes: int, memory: NDArray[np.uint8]) -> NDArray[Any]:
-        return memory.view(self._label_dtype).reshape(nodes, *labels.shape[1:])
+    def _shaped(self, nodes: int, memory: NDArray[np.uint8]) -> NDArray[Any]:
+        return memory.view(self._y_dtype).reshape(nodes, *self._y_row_shape)
 
     def _held(
         self, nodes: int, x: NDArray[np.uint8], beside: NDArray[np.uint8]

@@ -20,6 +20,12 @@ from outcrop.store.facts import GraphFacts
 
 # The least that memory must have room for: one with the user's loop, one on the way to it.
 MIN_BATCHES = 2
+# Labels are kept in memory up to so many bytes, and beyond that up to one part in so many of all
+# memory. Read from disk they cost every batch about a page for each of its nodes, as rows do; a
+# cache of as many bytes would save it a few rows in a thousand. So they are read where keeping them
+# would leave too little for all else.
+KEPT_LABEL_BYTES = 64 << 20
+LABELS_PART = 8
 # What is charged where the memory of batches is too little for what is lent.
 LENT = "lent between epochs"
 
@@ -140,12 +146,20 @@ class Context:
 
     # Memory
 
+    @property
+    def reads_labels(self) -> bool:
+        """Whether labels stay on disk, where a batch's are read for it; else all are in memory."""
+        kept = max(KEPT_LABEL_BYTES, self.memory_bytes // LABELS_PART)
+        return self.graph.label_bytes > kept
+
     @cached_property
     def common(self) -> tuple[Charge, ...]:
         """What every plan keeps."""
-        seeds = self.seeds.nodes
+        graph, seeds, reads = self.graph, self.seeds.nodes, self.reads_labels
+        reading = self.batch.nodes * graph.label_read_bytes
         return (
-            Charge("labels", self.graph.label_bytes, Phase.ALWAYS),
+            Charge("labels", 0 if reads else graph.label_bytes, Phase.ALWAYS),
+            Charge("label reads", reading if reads else 0),
             Charge("seeds", 0 if isinstance(seeds, range) else seeds.nbytes, Phase.ALWAYS),
             Charge("disk engine", self.engine.memory_bytes, Phase.ALWAYS),
             Charge("checks", self.check_bytes, Phase.ALWAYS),

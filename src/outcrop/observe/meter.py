@@ -66,7 +66,7 @@ class Meter:
             self._fetched += rows
 
     def read(self, tier: str, size: int) -> None:
-        """So much was read for rows, of a tier on disk."""
+        """So much was read of what is counted by itself: a tier on disk, blocks."""
         with self._lock:
             self._read_bytes[tier] = self._read_bytes.get(tier, 0) + size
 
@@ -93,6 +93,8 @@ class Meter:
         """Adds what was done for this run ahead of it."""
         with other._lock:
             self._add(other._stages, other._events)
+            for tier, size in other._read_bytes.items():
+                self.read(tier, size)
 
     def _add(self, stages: dict[str, StageTimes], events: list[Event]) -> None:
         with self._lock:
@@ -131,7 +133,7 @@ class Meter:
 
     @property
     def read_bytes(self) -> dict[str, int]:
-        """By tier on disk, where there are several."""
+        """By what is on disk, where it is counted by itself."""
         with self._lock:
             return dict(self._read_bytes)
 

@@ -225,6 +225,11 @@ def drive_read_bytes() -> int:
     return _proc_value(Path("/proc/self/io"), "read_bytes")
 
 
+def drive_written_bytes() -> int:
+    """What this process had written to the drive so far, directly or through the page cache."""
+    return _proc_value(Path("/proc/self/io"), "write_bytes")
+
+
 def peak_rss_bytes() -> int:
     """The most that this process had in memory, since its start or the last reset."""
     return _proc_value(Path("/proc/self/status"), "VmHWM") * 1024

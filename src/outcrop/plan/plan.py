@@ -18,6 +18,7 @@ from outcrop.memory.charges import Charge, Phase, by_name, total
 from outcrop.memory.context import MIN_BATCHES, Context
 from outcrop.options import format_size
 from outcrop.plan.tiers import TierOptions, check_stack, has_part, stacked, with_tiers
+from outcrop.rows.packed_window import PackedWindow
 from outcrop.rows.slots import PlannedSlots
 from outcrop.rows.source import RowsPart, row_shape
 from outcrop.topology.parts import TopologyPart
@@ -60,11 +61,12 @@ class Plan:
         if self.rows is None:
             return
         check_stack(self.rows)
-        if has_part(self.rows, PlannedSlots):
-            if self.ahead is None:
-                raise OptionError("slots that are planned need a window to be planned for")
-            if self.concurrency.gatherers != 1 or self.concurrency.order != "exact":
-                raise OptionError("slots that are planned are filled batch by batch, in order")
+        planned = has_part(self.rows, PlannedSlots)
+        if self.ahead is None and (planned or has_part(self.rows, PackedWindow)):
+            raise OptionError("rows that are decided window by window need windows")
+        in_order = self.concurrency.gatherers == 1 and self.concurrency.order == "exact"
+        if planned and not in_order:
+            raise OptionError("slots that are planned are filled batch by batch, in order")
 
     def shape(self, context: Context) -> RowShape:
         """What batches have for each of their nodes."""

@@ -17,6 +17,7 @@ from outcrop.rows.array import ArrayRows
 from outcrop.rows.device import DeviceCache
 from outcrop.rows.drive import DriveRows
 from outcrop.rows.packed import PackedTiers
+from outcrop.rows.packed_window import PackedWindow
 from outcrop.rows.shared import SharedSlots
 from outcrop.rows.slots import PlannedSlots, StaticSlots
 from outcrop.rows.source import RowsPart
@@ -114,6 +115,8 @@ def _refuse_cache(rows: RowsPart) -> None:
         raise OptionError("cache: all rows are at an address already")
     if isinstance(rows, StaticSlots):
         raise OptionError("cache: this strategy has one of the same kind; give it more memory")
+    if isinstance(rows, PackedWindow):
+        raise OptionError("cache: each window chooses what is in memory itself")
     if isinstance(rows, PackedTiers):
         raise OptionError("cache: packs choose what is in memory themselves (cache_share)")
 
@@ -151,4 +154,5 @@ _KINDS: list[tuple[type, int]] = [
     (ArrayRows, _BOTTOM),
     (DriveRows, _BOTTOM),
     (PackedTiers, _BOTTOM),
+    (PackedWindow, _BOTTOM),
 ]

@@ -53,7 +53,7 @@ class DeviceCache:
     def charges(self, context: Context) -> Sequence[Charge]:
         chosen = list[Charge]()
         if self.chosen == "out-degree":
-            table = _core.node_table_bytes(context.graph.num_nodes, self.rows)
+            table = _core.StaticSlots.bytes(context.graph.num_nodes, self.rows)
             chosen = [Charge("table of rows", table), *choosing(context, self.rows)]
         own = Charge(DEVICE_CACHE, self.host_bytes(context))
         return [own, *chosen, *self.over.charges(context)]

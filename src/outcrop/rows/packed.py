@@ -121,13 +121,26 @@ class PackedRows(RowSource):
             yield on_device
         self._pack, self._cache = pack, cache
 
+    def is_at(self, pack: Pack) -> bool:
+        return self._pack is pack
+
     @property
     def threads(self) -> int:
         return -(-cpu_count() // self._on.gatherers)
 
-    def worker(self, copier: _core.Copier, meter: Meter) -> RowWorker:
+    @property
+    def found_by_node(self) -> Ids:
+        """Nodes whose rows batches without a table find in the cache: those of its slots."""
+        return np.empty(0, np.int64) if self._pack is None else self._pack.cached
+
+    @property
+    def current(self) -> tuple[Pack, NDArray[np.uint8]]:
+        """The pack, and its cache."""
         assert self._pack is not None, "closed, or not loaded"
-        return _Worker(self._pack, self._cache, self._features, copier, meter)
+        return self._pack, self._cache
+
+    def worker(self, copier: _core.Copier, meter: Meter) -> RowWorker:
+        return PackWorker(self, self._features, copier, meter)
 
     def close(self) -> None:
         self.turn_to(None)
@@ -141,19 +154,13 @@ class _Told:
     table: Table
 
 
-class _Worker(RowWorker):
-    """Gathers batches of one pack."""
+class PackWorker(RowWorker):
+    """Gathers batches of the pack that is current."""
 
     def __init__(
-        self,
-        pack: Pack,
-        cache: NDArray[np.uint8],
-        features: FeatureRows,
-        copier: _core.Copier,
-        meter: Meter,
+        self, source: PackedRows, features: FeatureRows, copier: _core.Copier, meter: Meter
     ) -> None:
-        self._pack = pack
-        self._cache = cache
+        self._source = source
         self._features = features
         self._copier = copier
         self._meter = meter
@@ -161,23 +168,18 @@ class _Worker(RowWorker):
     def divide(self, request: RowRequest) -> tuple[RowIndex, RowIndex, Any] | None:
         if request.record is None:
             return None
+        pack, _ = self._source.current
         try:
-            table = self._pack.table(request.record)
+            table = pack.table(request.record)
         except CorruptError as error:
-            raise advised(error, self._pack.folder) from error
-        rows, slots, rest = table.split(len(self._pack.device))
+            raise advised(error, pack.folder) from error
+        rows, slots, rest = table.split(len(pack.device))
         return rows, slots, _Told(request.record, rest)
 
     def start(self, request: RowRequest) -> RowFill:
         """`request.record`: the batch's number in the pack."""
         assert request.x_rows is None, "only a device's tier is above, which has its own input"
-        try:
-            if request.record is None:
-                cached = self._look_up(request)
-            else:
-                cached = self._gather(request, self._told(request.record))
-        except CorruptError as error:
-            raise advised(error, self._pack.folder) from error
+        cached = self._look_up(request) if request.record is None else self._gather(request)
         self._meter.hit(CPU_CACHE, cached)
         self._meter.fetch(len(request.ids) - cached)
         return DONE
@@ -185,27 +187,36 @@ class _Worker(RowWorker):
     def cancel(self) -> None:
         """Copying is cancelled with the copier, and a chunk is read in blocks."""
 
-    def _told(self, record: int | _Told) -> _Told:
-        return record if isinstance(record, _Told) else _Told(record, self._pack.table(record))
-
     def _look_up(self, request: RowRequest) -> int:
         """A batch without a table -> rows that were cached."""
-        ids, x, cached = request.ids, request.x, self._pack.cached
+        ids, x, cached = request.ids, request.x, self._source.found_by_node
         order = np.argsort(ids, kind="stable")
         ids, rows = ids[order], order.astype(np.uint32)
-        slots = np.searchsorted(cached, ids)
-        slots[slots == len(cached)] = 0
-        hit = cached[slots] == ids if len(cached) else np.zeros(len(ids), bool)
-        self._copier.gather(self._cache, slots[hit], x, rows[hit])
+        hit = np.zeros(len(ids), bool)
+        if len(cached):
+            slots = np.searchsorted(cached, ids)
+            slots[slots == len(cached)] = 0
+            hit = cached[slots] == ids
+            self._copier.gather(self._source.current[1], slots[hit], x, rows[hit])
         self._read(ids[~hit], rows[~hit], x)
         return int(np.count_nonzero(hit))
 
-    def _gather(self, request: RowRequest, told: _Told) -> int:
-        """The same of a batch of the pack.
+    def _gather(self, request: RowRequest) -> int:
+        """The same of a batch of the pack."""
+        pack, cache = self._source.current
+        try:
+            told = request.record
+            if not isinstance(told, _Told):
+                told = _Told(told, pack.table(told))
+            return self._gather_told(request, told, pack, cache)
+        except CorruptError as error:
+            raise advised(error, pack.folder) from error
 
-        Where the pack has no chunks, rows are read one by one.
-        """
-        pack, copier, x, t, table = self._pack, self._copier, request.x, told.t, told.table
+    def _gather_told(
+        self, request: RowRequest, told: _Told, pack: Pack, cache: NDArray[np.uint8]
+    ) -> int:
+        """Where the pack has no chunks, rows are read one by one."""
+        copier, x, t, table = self._copier, request.x, told.t, told.table
         if pack.packed:
             stream = copier.stream(table.packed_rows, x)
             blocks = pack.blocks(t)
@@ -213,7 +224,7 @@ class _Worker(RowWorker):
             for block in islice(blocks, 1):  # from now on, others are being read
                 stream.feed(block)
                 chunks += len(block)
-            copier.gather(self._cache, table.cached_slots, x, table.cached_rows)
+            copier.gather(cache, table.cached_slots, x, table.cached_rows)
             for block in blocks:
                 stream.feed(block)
                 chunks += len(block)
@@ -225,7 +236,7 @@ class _Worker(RowWorker):
             self._meter.read("segments", segments)
             self._meter.pad(chunks + segments - wanted)
         else:
-            copier.gather(self._cache, table.cached_slots, x, table.cached_rows)
+            copier.gather(cache, table.cached_slots, x, table.cached_rows)
             self._read(request.ids[table.packed_rows], table.packed_rows, x)
         copier.copy(table.copied_from, table.copied_rows, x)
         return len(table.cached_rows)

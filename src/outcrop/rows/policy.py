@@ -23,6 +23,8 @@ from outcrop.rows.spill import Spill
 from outcrop.sample.seeds import Ids
 
 _CHANGES = (np.int32, np.uint32, np.uint32)
+# Graphs whose tables of 4 bytes per node take no more than this have them: they are the fastest.
+_SMALL_TABLE_BYTES = _core.small_table_bytes()
 
 
 def nothing() -> None:
@@ -69,6 +71,11 @@ class Plan(AbstractContextManager["Plan"]):
     def fills(self) -> bool:
         """Whether rows are read before the first batch."""
         return len(self.fill_nodes) > 0
+
+    @property
+    def read_bytes(self) -> dict[str, int]:
+        """Nothing is read before it is carried out."""
+        return {}
 
     def take_fill(self) -> tuple[Ids, Ids]:
         """fill_nodes and fill_slots, which are empty from then on: they are large."""
@@ -179,6 +186,7 @@ class Policy(ABC):
     ) -> Plan:
         """Plans the batches [first, last), or all from `first` on, as if there were no others.
 
+        Where the policy has no room for so many, fewer: as many as it has room for, one at least.
         `folder`: for this plan's files. `ends`: batches of the trace; after each of them that is
         planned the contents are kept, and from the first on 2 MiB more are held while planning.
         `stop`: called for every batch of every pass, and may raise. Where planning ends with an
@@ -219,33 +227,57 @@ class Policy(ABC):
     def _restore(self, contents: Ids) -> None: ...
 
 
+class BeladyTables(NamedTuple):
+    """What Belady plans a superbatch with, beside what it keeps per slot."""
+
+    touched: bool
+    """Whether its nodes are marked first, in one more pass, and tables are of those alone."""
+    bytes: int
+    """What tables take at a time, at most."""
+
+    @staticmethod
+    def of(num_nodes: int, slots: int, accesses: int, most_touched: int) -> BeladyTables:
+        """The smaller tables, unless the graph is small.
+
+        `accesses`: nodes of all batches together. `most_touched`: different ones that have room
+        where they are marked. More of either, or more slots, never take less.
+        """
+        # Two tables, of next uses and then of slots: for any node, or hashed.
+        by_node = max(
+            _core.node_table_bytes(num_nodes, min(accesses, num_nodes)),
+            _core.node_table_bytes(num_nodes, min(slots, num_nodes)),
+        )
+        # A bit and a third per node of the graph, and then 4 bytes per touched one, in either pass.
+        marked = _core.touched_table_bytes(num_nodes, min(accesses, num_nodes, most_touched))
+        touched = 4 * num_nodes > _SMALL_TABLE_BYTES and marked < by_node
+        return BeladyTables(touched, marked if touched else by_node)
+
+
 class Belady(Policy):
     """The rows whose next use is nearest: no policy reads less within a superbatch."""
 
     slot_bytes = _core.Belady.slot_bytes
 
-    def __init__(self, num_nodes: int, slots: int, *, keeps: bool = True) -> None:
-        """Where it keeps nothing, a superbatch begins with the rows that are used first (Ginex)."""
+    def __init__(
+        self, num_nodes: int, slots: int, *, keeps: bool = True, most_touched: int | None = None
+    ) -> None:
+        """Where it keeps nothing, a superbatch begins with the rows that are used first (Ginex).
+
+        `most_touched`: see `BeladyTables`; a plan ends before the batch that might have more, and
+        has one batch in any case. None: all nodes have room.
+        """
         super().__init__(keeps=keeps)
-        self._num_nodes = num_nodes
+        self._num_nodes, self._slots = num_nodes, slots
+        self._most_touched = num_nodes if most_touched is None else most_touched
         self._core = _core.Belady(num_nodes, slots, goes_on=keeps)
 
-    @staticmethod
-    def table_bytes(num_nodes: int, slots: int, accesses: int) -> int:
-        """Memory while planning a superbatch, beside the slots': of two tables, the larger.
-
-        `accesses`: nodes of all batches together.
-        """
-        return max(
-            _core.node_table_bytes(num_nodes, min(accesses, num_nodes)),
-            _core.node_table_bytes(num_nodes, slots),
-        )
-
     def _plan(self, trace: TraceReader, draft: _Draft, stop: Callable[[], None]) -> Plan:
-        core, first, end = self._core, draft.first, draft.last
-        sizes, last = trace.sizes[0][first:end], end - first - 1
+        core = self._core
         if not self._keeps:
             core.clear()
+        draft.last = self._mark(trace, draft, stop)
+        first, end = draft.first, draft.last
+        sizes, last = trace.sizes[0][first:end], end - first - 1
         core.begin(len(sizes), min(int(sizes.sum()), self._num_nodes))
         # Used by one batch after the other: fresh memory costs as much as a lookup.
         room = np.empty(int(sizes.max(initial=0)), np.uint32)
@@ -268,6 +300,20 @@ class Belady(Policy):
                     draft.append(Changes(slots, core.in_positions, core.in_slots), core.nodes)
         core.end()
         return draft.finish(*fill)
+
+    def _mark(self, trace: TraceReader, draft: _Draft, stop: Callable[[], None]) -> int:
+        """The batch before which the plan ends; the nodes of all others are marked, if need be."""
+        sizes = trace.sizes[0][draft.first : draft.last].tolist()
+        most = self._most_touched
+        if not BeladyTables.of(self._num_nodes, self._slots, sum(sizes), most).touched:
+            return draft.last
+        marked = 0
+        for t, nodes in enumerate(trace.scan(draft.first, draft.last, what="nodes", ahead_bytes=0)):
+            if t > 0 and marked + sizes[t] > most:
+                return draft.first + t
+            stop()
+            marked = self._core.mark(nodes)
+        return draft.last
 
     def _fill(self, trace: TraceReader, draft: _Draft, stop: Callable[[], None]) -> tuple[Ids, Ids]:
         nobody = np.empty(0, np.int64)

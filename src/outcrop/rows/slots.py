@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from outcrop.observe.meter import Meter
 from outcrop.rows.drive import DRIVE, DriveRows, DriveSource
 from outcrop.rows.policy import (
     Belady,
+    BeladyTables,
     Changes,
     Lru,
     Plan,
@@ -34,7 +35,9 @@ from outcrop.rows.source import (
     RowsPart,
     RowWorker,
     Script,
+    ScriptedRows,
     Stop,
+    passed_on,
 )
 from outcrop.sample.seeds import Ids
 from outcrop.store.arrays import WRITE_BUFFER_BYTES
@@ -48,6 +51,10 @@ _POLICIES: dict[PolicyName, type[Policy]] = {"belady": Belady, "lru": Lru, "stat
 _FILL_ROWS = 1 << 16
 # Per slot: nodes and slots, sorted, and the reader's copies of both.
 _FILL_BYTES = 40
+# Of a large graph, windows that touch more than a quarter of it are planned in parts: a byte per
+# node is a quarter of a table of all. And those that would take more than such a share of memory.
+_TOUCHED_SHARE = 1 / 4
+_TABLE_SHARE = 1 / 16
 # What an Appender takes, and what reads its file back.
 _SPILL_BYTES = 2 * WRITE_BUFFER_BYTES
 
@@ -78,7 +85,7 @@ class StaticSlots:
 
     @staticmethod
     def table_bytes(context: Context, slots: int) -> int:
-        return _core.node_table_bytes(context.graph.num_nodes, slots)
+        return _core.StaticSlots.bytes(context.graph.num_nodes, slots)
 
     def shape(self, context: Context) -> RowShape:
         return self.over.shape(context)
@@ -187,6 +194,10 @@ class PlannedSlots:
     over: DriveRows = DRIVE
     """Rows of packs or of an array cannot enter: they are of one batch, or there already."""
 
+    @property
+    def making_region(self) -> None:
+        """Windows are made in other memory: neighbour lists have its own meanwhile."""
+
     def slot_bytes(self, context: Context) -> int:
         """A cached row, and what its policy keeps of it."""
         own = _policy_bytes(self.policy, refilled=self.refilled)
@@ -222,11 +233,14 @@ class PlannedSlots:
         ]
 
     def _table_bytes(self, context: Context) -> int:
-        slots = min(self.slots(context), context.graph.num_nodes)
-        return _core.node_table_bytes(context.graph.num_nodes, slots)
+        num_nodes, slots = context.graph.num_nodes, self.slots(context)
+        if self.policy == "static":
+            return _core.StaticSlots.bytes(num_nodes, slots)
+        return _core.node_table_bytes(num_nodes, min(slots, num_nodes))
 
     def planning_bytes(self, context: Context, batches: int) -> int:
-        """What deciding for a window takes, and gives back."""
+        """What deciding for a window takes, and gives back; for a longer one than there is room
+        for, what deciding for a part of it takes."""
         nodes = context.batch.nodes
         # Up to three spills are written and read; node ids are scanned, beside what is made of
         # them.
@@ -234,8 +248,18 @@ class PlannedSlots:
         scanning = (3 if kept else 2) * _SPILL_BYTES + 3 * 4 * nodes + 5 * 8 * nodes
         if self.policy != "belady":
             return scanning
-        slots = min(self.slots(context), context.graph.num_nodes)
-        return scanning + Belady.table_bytes(context.graph.num_nodes, slots, batches * nodes)
+        num_nodes, slots = context.graph.num_nodes, self.slots(context)
+        most = self.most_touched(context)
+        return scanning + BeladyTables.of(num_nodes, slots, batches * nodes, most).bytes
+
+    def most_touched(self, context: Context) -> int:
+        """Different nodes that are planned together where tables are of those alone.
+
+        Two of the largest batches at least: there is something ahead, then.
+        """
+        in_memory = context.memory_bytes * _TABLE_SHARE / 4
+        most = min(context.graph.num_nodes * _TOUCHED_SHARE, in_memory)
+        return max(int(most), 2 * context.batch.nodes)
 
     def script_bytes(self, context: Context) -> int:
         """What a batch's script takes on disk: next uses, and changes."""
@@ -245,13 +269,13 @@ class PlannedSlots:
         return PlannedRows(self, on)
 
 
-class PlannedRows(RowSource):
-    """Scripts are made one window after the other, and carried out in the same order."""
+class PlannedRows(ScriptedRows):
+    """Slots whose rows change from batch to batch."""
 
     def __init__(self, part: PlannedSlots, on: Resources) -> None:
         self.below: DriveSource = part.over.open(on)
         self._part, self._store = part, on.store
-        self._slots = part.slots(on.context)
+        self._slots, self._most_touched = part.slots(on.context), part.most_touched(on.context)
         self._above: list[RowSource] = []
         self._hottest: Ids | None = None
         if part.policy == "static":
@@ -271,8 +295,9 @@ class PlannedRows(RowSource):
         nodes, keeps = self._store.num_nodes, not self._part.refilled
         if self._hottest is not None:
             return Static(nodes, self._hottest, keeps=keeps)
-        made = cast(type[Belady] | type[Lru], _POLICIES[self._part.policy])
-        return made(nodes, self._slots, keeps=keeps)
+        if self._part.policy == "lru":
+            return Lru(nodes, self._slots, keeps=keeps)
+        return Belady(nodes, self._slots, keeps=keeps, most_touched=self._most_touched)
 
     @property
     def _rows(self) -> NDArray[np.uint8]:
@@ -292,50 +317,21 @@ class PlannedRows(RowSource):
         ends: Collection[int],
         stop: Stop,
     ) -> Script:
-        """Decides for batches [first, last) of a window.
-
-        `ends`: batches after which its contents are kept. `stop` may raise.
-        """
         if self._part.refilled:  # nothing of it is there any more
             ends = ()
-        nodes = cast(TraceReader, _Rest(trace, self._above)) if self._above else trace
-        disk = self._store.disk
+        nodes, disk = passed_on(trace, self._above), self._store.disk
         return self._policy.plan(nodes, disk, folder, first=first, last=last, ends=ends, stop=stop)
 
     def switch(self, script: Script) -> None:
-        """Its contents become those of a window; nothing is gathered meanwhile."""
         assert isinstance(script, Plan)
         fill(self.below.features, self._rows, *script.take_fill())
 
     def restore(self, contents: Ids | None) -> None:
-        """Later scripts go on from these contents; None: from an empty cache."""
         self._policy.restore(contents)
 
     def close(self) -> None:
         self.__dict__.pop("_policy", None)
         self._memory = np.empty(0, np.uint8)
-
-
-class _Rest:
-    """The node ids of a trace, without those whose rows tiers above have."""
-
-    def __init__(self, trace: TraceReader, above: Sequence[RowSource]) -> None:
-        self._trace = trace
-        self._above = above
-
-    def __len__(self) -> int:
-        return len(self._trace)
-
-    @property
-    def sizes(self) -> tuple[Ids, Ids]:
-        """At most."""
-        return self._trace.sizes
-
-    def scan(self, *given: Any, **options: Any) -> Iterator[Ids]:
-        for nodes in self._trace.scan(*given, **options):
-            for source in self._above:
-                nodes = source.passes_on(nodes)
-            yield np.ascontiguousarray(nodes)
 
 
 class _PlannedWorker(RowWorker):

@@ -7,14 +7,16 @@ serves the rows that it has, and passes the others on to a slower one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
+from outcrop.layout.trace import TraceReader
 from outcrop.memory.batches import (
     Batch,
     BatchMaker,
@@ -106,11 +108,19 @@ class Script(Protocol):
     """What a source decided for the batches of a window."""
 
     @property
+    def batches(self) -> int:
+        """For how many it was decided; one at least, where one was asked for."""
+
+    @property
     def fills(self) -> bool:
         """Whether rows are read before its first batch."""
 
     def scan(self, first: int) -> Iterator[Any]:
         """What was decided for batch `first` of the window, and for those after it."""
+
+    @property
+    def read_bytes(self) -> dict[str, int]:
+        """What was read to make it, by what it was read of."""
 
     def contents(self, t: int) -> Ids | None:
         """Who is in which slot after batch t, where that was asked for."""
@@ -178,6 +188,80 @@ class RowSource:
         """Gives its memory up; closed twice is closed."""
         if self.below is not None:
             self.below.close()
+
+
+class ScriptedPart(RowsPart, Protocol):
+    """Rows that are decided for window by window."""
+
+    @property
+    def making_region(self) -> str | None:
+        """The name of its memory that windows are made in, while no batch is under way; None: its
+        memory is its own."""
+
+    def planning_bytes(self, context: Context, batches: int) -> int:
+        """What deciding for a window takes, and gives back."""
+
+    def script_bytes(self, context: Context) -> int:
+        """What a batch's script takes on disk."""
+
+
+class ScriptedRows(RowSource):
+    """Scripts are made one window after the other, and carried out in the same order."""
+
+    lasting: bool = False
+    """Whether a script is a function of its window alone, and stays good whatever comes between."""
+
+    def script(
+        self,
+        trace: TraceReader,
+        folder: Path,
+        first: int,
+        last: int,
+        ends: Collection[int],
+        stop: Stop,
+    ) -> Script:
+        """Decides for batches [first, last) of a window, or for as many of them as there is room.
+
+        `ends`: batches after which its contents are kept. `stop` may raise.
+        """
+        raise NotImplementedError
+
+    def make_room(self) -> None:
+        """Gives up memory of its region: no batch is under way until it is switched."""
+
+    def switch(self, script: Script) -> None:
+        """Its contents become those of a window; nothing is gathered meanwhile."""
+        raise NotImplementedError
+
+    def restore(self, contents: Ids | None) -> None:
+        """Later scripts go on from these contents; None: from an empty cache."""
+
+
+class _Rest:
+    """The node ids of a trace, without those whose rows tiers above have."""
+
+    def __init__(self, trace: TraceReader, above: Sequence[RowSource]) -> None:
+        self._trace = trace
+        self._above = above
+
+    def __len__(self) -> int:
+        return len(self._trace)
+
+    @property
+    def sizes(self) -> tuple[Ids, Ids]:
+        """At most."""
+        return self._trace.sizes
+
+    def scan(self, *given: Any, **options: Any) -> Iterator[Ids]:
+        for nodes in self._trace.scan(*given, **options):
+            for source in self._above:
+                nodes = source.passes_on(nodes)
+            yield np.ascontiguousarray(nodes)
+
+
+def passed_on(trace: TraceReader, above: Sequence[RowSource]) -> TraceReader:
+    """A trace as a source sees it that has these above: only for its nodes."""
+    return cast(TraceReader, _Rest(trace, above)) if above else trace
 
 
 class _Done:

@@ -143,11 +143,12 @@ class Runner:
         self.rows = settled.plan.shape(settled.context)
         self.budget = settled.budget
         self._pool = self.budget.slabs()
-        labels = self.store.load_labels() if self.rows.labels else None
+        kept = self.rows.labels and not settled.context.reads_labels
         maker = BatchMaker(
             self._pool,
             self.rows,
-            labels,
+            self.store.manifest.targets,
+            self.store.load_labels() if kept else None,
             edge_ids=self.sampling.edge_ids,
             strict=self._strict_memory,
         )
@@ -317,6 +318,8 @@ class Parts:
         self.on = Resources(
             store, context, maker, settled.depth, gatherers, settled.prepare_bytes, progress
         )
+        self.labels = store.stored_labels() if context.reads_labels else None
+        """None: batches have theirs when they are made."""
         self.rows: RowSource | None = None if plan.rows is None else plan.rows.open(self.on)
         shared = None if self.rows is None else self.rows.shared_memory
         self.topology = plan.topology.open(Opening(store, context.keeps_edge_ids, progress, shared))
@@ -399,6 +402,7 @@ class _Run:
         self._on, self._plan, self._rows = on, plan, parts.rows
         self._tasks, self._ahead, self._meter = tasks, ahead, meter
         self._topology = parts.topology
+        self._labels = None if parts.labels is None else parts.labels.reader()
         self._workers: list[RowWorker] = []
         self._copiers: list[_core.Copier] = []
         if parts.rows is not None:
@@ -500,6 +504,8 @@ class _Run:
 
     def _gather(self, item: _Admitted) -> _Admitted:
         batch = item.batch
+        if self._labels is not None and batch.y is not None:
+            self._labels.read(batch.n_id, batch.y)
         if batch.rows is None:
             return item
         worker = self._idle.get()
@@ -536,6 +542,8 @@ class _Run:
             worker.cancel()
         for each in self._copiers:
             each.cancel()
+        if self._labels is not None:
+            self._labels.cancel()
         if self._ahead is not None:
             self._ahead.cancel()
 

@@ -6,11 +6,9 @@ Sampled edges are translated once, by the sampler, so that a trace has the ids t
 
 from __future__ import annotations
 
+from outcrop.disk import RowReader
 from outcrop.sample.sampler import EDGE_IDS, Sampling
 from outcrop.store.facts import GraphFacts
-
-# Per edge, beside the ids themselves: the order in which they are read, and sorted places.
-_ORDER_BYTES = 16
 
 
 def keeps_edge_ids(graph: GraphFacts, sampling: Sampling) -> bool:
@@ -31,4 +29,4 @@ def edge_id_limit(graph: GraphFacts, *, kept: bool) -> int:
 def edge_ids_bytes(graph: GraphFacts, edges: int, *, loaded: bool) -> int:
     """What a look-up of so many edges takes while a batch is sampled."""
     own = graph.item_bytes(EDGE_IDS)
-    return edges * (own if loaded else own + _ORDER_BYTES)
+    return edges * (own if loaded else own + RowReader.ORDER_BYTES)

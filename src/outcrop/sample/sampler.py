@@ -6,7 +6,6 @@ Neighbour sampling and ShaDow differ in C++ only (cpp/sample); here they are one
 from __future__ import annotations
 
 import operator
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.disk import Disk, Pending, Recycled
-from outcrop.errors import CancelledError, OptionError
+from outcrop.disk import Disk, Recycled, RowReader
+from outcrop.errors import OptionError
 from outcrop.sample.seeds import Ids, Task
 from outcrop.store.checks import ArrayChecks
 from outcrop.store.store import GraphStore
@@ -147,43 +146,18 @@ class StoredEdgeIds:
 
     def __init__(self, disk: Disk, checks: ArrayChecks) -> None:
         """`checks`: of their file."""
-        self._disk, self._checks = disk, checks
-        self._file = disk.open(checks.path)
-        self._base, self._dtype = self._checks.entry.data_offset, self._checks.entry.dtype
-        self._lock = threading.Lock()
-        # Guarded by the lock
-        self._reading: Pending | None = None
-        self._cancelled = False
+        self._disk, self._checks, self._dtype = disk, checks, checks.entry.dtype
+        self._reader = RowReader(disk.open(checks.path), checks.entry.data_offset)
 
     def look_up(self, positions: Ids) -> NDArray[Any]:
         if self._checks.on_read:
             self._checks.check_rows(self._disk, positions, self._dtype.itemsize)
-        # Ascending, so that the drive sees one forward sweep and neighbours are read together.
-        order = np.argsort(positions)
         found = np.empty(len(positions), self._dtype)
-        try:
-            self._start(positions[order], order, found).wait()
-        finally:
-            with self._lock:
-                self._reading = None
+        self._reader.read(positions, found)
         return found
 
-    def _start(self, positions: Ids, order: Ids, found: NDArray[Any]) -> Pending:
-        engine, file = self._file.core
-        with self._lock:
-            if self._cancelled:
-                raise CancelledError("sampling was cancelled before edge ids were read")
-            # As the engine wants them: a File would copy both lists.
-            self._reading = engine.read_rows(
-                file, self._base, self._dtype.itemsize, positions, order, found.view(np.uint8)
-            )
-            return self._reading
-
     def cancel(self) -> None:
-        with self._lock:
-            self._cancelled = True
-            if self._reading is not None:
-                self._reading.cancel()
+        self._reader.cancel()
 
 
 class TaskSampler(Protocol):

@@ -35,6 +35,8 @@ class GraphFacts:
     """What the labels of all nodes take in memory."""
     y_row_bytes: int = 8
     """What a node's labels take in a batch."""
+    label_read_bytes: int = 0
+    """What reading them from disk takes meanwhile, beside the batch."""
 
     def has(self, array: str) -> bool:
         return array in self.arrays

@@ -39,7 +39,8 @@ from outcrop.store.format import (
     read_manifest,
 )
 from outcrop.store.ids import find_nodes
-from outcrop.store.targets import TargetKind, take_targets
+from outcrop.store.labels import StoredLabels, label_read_bytes
+from outcrop.store.targets import TargetKind
 from outcrop.store.values import check_ends, check_offsets, first_outside
 
 if TYPE_CHECKING:
@@ -174,12 +175,12 @@ class GraphStore(Closing):
     def check_reads(self, progress: Progress = SILENT) -> None:
         """From now on nothing of this store is used that was not compared with its checksums.
 
-        The topology is compared now; of features and edge ids the pieces (64 MiB) that rows are
-        read from, and of what is memory-mapped all of it, when they are first used. CorruptError if
-        damaged.
+        The topology is compared now; of features, edge ids and labels the pieces (64 MiB) that rows
+        are read from, and of what is memory-mapped all of it, when they are first used.
+        CorruptError if damaged.
         """
         self._reads_checked = True
-        for name in ("features", "edge_ids"):
+        for name in ("features", "edge_ids", "labels"):
             if self.has(name):
                 self.checks(name).on_read = True
         self.check_topology(progress)
@@ -234,6 +235,7 @@ class GraphStore(Closing):
             rows=self.manifest.features,
             label_bytes=self.num_nodes * targets.held_row_bytes if self.has("labels") else 0,
             y_row_bytes=targets.batch_row_bytes,
+            label_read_bytes=label_read_bytes(targets),
         )
 
     @cached_property
@@ -266,9 +268,13 @@ class GraphStore(Closing):
             done += len(chunk)
         return given(labels)
 
+    def stored_labels(self) -> StoredLabels:
+        """Labels on disk, for those who read them batch by batch."""
+        return StoredLabels(self.disk, self.checks("labels"), self.manifest.targets)
+
     def targets(self, nodes: Ints | slice) -> NDArray[Any]:
         """Labels of these nodes as batches have them: int64, or float32 where NaN is none."""
-        return take_targets(self.labels, nodes)
+        return self.manifest.targets.take(self.labels, nodes)
 
     def split(self, name: str) -> NDArray[np.int64]:
         """Node ids of "train", "val" or "test"; CorruptError where one is of no node."""

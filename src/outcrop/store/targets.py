@@ -70,7 +70,24 @@ class TargetFormat:
     @property
     def batch_row_bytes(self) -> int:
         """What a node's targets take in a batch."""
-        return 8 if self.kind == "classes" else 4 * self.width
+        return self.width * self.batch_dtype.itemsize
+
+    @property
+    def batch_dtype(self) -> np.dtype[Any]:
+        """What batches have them as."""
+        return np.dtype(np.int64 if self.kind == "classes" else np.float32)
+
+    @property
+    def marks_none(self) -> bool:
+        """Whether -1 stands for NaN, which batches have."""
+        return self.kind == "multilabel"
+
+    def take(self, labels: NDArray[Any], nodes: Ints | slice) -> NDArray[Any]:
+        """Labels of these nodes, out of those of all, as batches have them."""
+        taken: NDArray[Any] = labels[nodes].astype(self.batch_dtype)
+        if self.marks_none:
+            taken[taken < 0] = np.nan
+        return taken
 
     def first_wrong(self, numbers: NDArray[Any]) -> int | None:
         """The place of the first number that is no target; None where all are. One dimension."""
@@ -92,29 +109,6 @@ class TargetFormat:
 def stored_dtype(kind: TargetKind) -> np.dtype[Any]:
     """What a store keeps targets of this kind as."""
     return _STORED[kind]
-
-
-# Of targets in memory or in a map, dtype and shape tell the kind: integers [N] are classes, int8
-# [N, T] are labels, floats are values.
-
-
-def batch_dtype(targets: NDArray[Any]) -> np.dtype[Any]:
-    """What batches have them as."""
-    is_classes = targets.ndim == 1 and targets.dtype.kind != "f"
-    return np.dtype(np.int64 if is_classes else np.float32)
-
-
-def marks_none(targets: NDArray[Any]) -> bool:
-    """Whether -1 stands for NaN, which batches have."""
-    return targets.ndim > 1 and targets.dtype.kind != "f"
-
-
-def take_targets(targets: NDArray[Any], nodes: Ints | slice) -> NDArray[Any]:
-    """Targets of these nodes as batches have them."""
-    taken: NDArray[Any] = targets[nodes].astype(batch_dtype(targets))
-    if marks_none(targets):
-        taken[taken < 0] = np.nan
-    return taken
 
 
 def without_target(targets: NDArray[Any]) -> NDArray[np.bool_]:

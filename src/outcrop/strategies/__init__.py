@@ -7,6 +7,7 @@ from dataclasses import replace
 from outcrop.errors import OptionError
 from outcrop.options import options_from_text
 from outcrop.plan.plan import Strategy
+from outcrop.strategies.agnes import AGNES
 from outcrop.strategies.direct import DIRECT
 from outcrop.strategies.diskgnn import DISKGNN
 from outcrop.strategies.ginex import GINEX
@@ -16,7 +17,7 @@ from outcrop.strategies.mmap import MMAP
 from outcrop.strategies.pagraph import PAGRAPH
 
 STRATEGIES: dict[str, Strategy] = {
-    made.name: made for made in (MEMORY, MMAP, DIRECT, PAGRAPH, GINEX, GNNDRIVE, DISKGNN)
+    made.name: made for made in (MEMORY, MMAP, DIRECT, PAGRAPH, GINEX, GNNDRIVE, DISKGNN, AGNES)
 }
 
 

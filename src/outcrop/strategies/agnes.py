@@ -1,31 +1,47 @@
-"""agnes: a hyperbatch of batches is sampled at once, from blocks that are read in their order.
+"""agnes: a hyperbatch of batches is sampled and gathered at once, from blocks read in their order.
 
 The topology lies in blocks; in memory are the last node of each and a buffer of some, but no table
 of the nodes. A hyperbatch is sampled hop by hop, each block being read once per hop for all of its
-batches. Its rows are those of ginex so far: a cache that knows what the hyperbatch will want, and
-the rest from the drive.
+batches. Then one ascending sweep over the features brings its rows: those that most of its batches
+want stay in memory, the others go to a chunk per batch, in scratch, which is read when it comes.
+
+Where memory for it is a small part, the next hyperbatch is made beside the main loop; else between
+loops, in the memory that rows give up meanwhile.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from outcrop.ahead.window import FIRST_BATCHES, ByBlocks, Window
+from outcrop.ahead.window import ByBlocks, Window
 from outcrop.errors import OptionError
 from outcrop.layout.blocks import DEFAULT_BLOCK_BYTES, blocks_bytes, check_block_bytes
+from outcrop.layout.pack.scatter import (
+    MOST_PARTITION_BYTES,
+    least_scatter_bytes,
+    scatter_bytes,
+)
 from outcrop.memory.context import Context
 from outcrop.plan.plan import Concurrency, Plan, Strategy
 from outcrop.plan.tiers import TierOptions
-from outcrop.rows.slots import PlannedSlots
+from outcrop.rows.packed_window import PackedWindow
 from outcrop.rows.source import row_shape
-from outcrop.sample.hyperbatch import check_by_blocks, least_hyperbatch_bytes
+from outcrop.sample.hyperbatch import least_hyperbatch_bytes
 from outcrop.topology.blocks import Blocks
+from outcrop.topology.parts import Paged, TopologyPart
 
-_USUAL_HYPERBATCH = 100
-# Overlap is worth its memory where that is less than one part in so many of what caches may have.
-_SMALL_PART = 8
-# Under way in the main loop. The reads of one fill the drive: more would take the cache's memory.
+# More share no more work: what a sweep reads is little then beside what batches write and read.
+_MOST_BATCHES_AT_ONCE = 1024
+# The first hyperbatch has so many at least: a shorter one is swept for as long.
+_FIRST_BATCHES = 32
+# Overlap is worth its memory where that is less than one part in so many of what rows may have.
+_SMALL_PART = 6
+# Beside the main loop, making may take one part in so many of it.
+_MAKING_SHARE = 5
+# Under way in the main loop: more would take the memory of rows.
 _MOST_BATCHES = 2
+# The memory of rows and, in between, of making hyperbatches.
+_REGION = "rows and hyperbatches"
 
 
 @dataclass(frozen=True)
@@ -33,14 +49,15 @@ class AgnesOptions(TierOptions):
     """How memory and time are divided."""
 
     hyperbatch: int | None = None
-    """Batches that are sampled at once. None: few at first, then up to 100, as fit on disk."""
+    """Batches that are sampled and gathered at once. None: as many as memory and disk allow."""
     block_bytes: int = DEFAULT_BLOCK_BYTES
-    """What is read of the topology at a time: a power of two of 4 KiB to 4 MiB."""
-    graph_share: float = 0.5
-    """The share of memory for blocks and what is drawn from them; the rest has feature rows."""
+    """What is read of topology and features at a time: a power of two of 4 KiB to 4 MiB."""
+    graph_share: float = 0.0
+    """The share of memory for a buffer of graph blocks beside those that are in use; the rest has
+    feature rows, which gain more from it. (The paper: 0.5.)"""
     overlap: bool | None = None
     """Whether the next hyperbatch is made during the main loop, in memory of its own; else in that
-    of the batches, which wait. None: where that memory is a small part."""
+    of the rows, while the loop waits. None: where that memory is a small part."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,58 +69,129 @@ class AgnesOptions(TierOptions):
 
 
 def plan(context: Context) -> Plan:
-    check_by_blocks(context.sampling)
-    shape = row_shape(context, staged=True)
-    topology = Blocks(0, context.options.block_bytes)
-    # With all memory that there is: for what planning rows takes, at most.
-    rows = PlannedSlots(context.room(shape)) if context.graph.has("features") else None
-    window = _window(context, topology, rows)
-    fixed = [*topology.charges(context), *window.charges(context)]
-    if rows is not None:
-        fixed += rows.beside(context)
-    room = context.room(shape, fixed)
-    graph = int(room * (context.options.graph_share if rows is not None else 1))
-    topology, window = _with_graph(context, graph, topology, window)
-    if rows is not None:
-        slot = rows.slot_bytes(context)
-        most = (context.graph.num_nodes + 1) * slot
-        rows = replace(rows, bytes=max(min(room - graph, most), slot))
-    window = replace(window, topology=topology, rows=rows)
+    topology, rows = _topology(context), None
+    if context.graph.has("features"):
+        rows = PackedWindow(0, 0, context.options.block_bytes)
+    window = Window(1, "between", topology, rows)
+    fixed = [*topology.charges(context), *window.beside(context)]
+    fixed += [] if rows is None else rows.charges(context)
+    room = context.room(row_shape(context), fixed)
+    if isinstance(topology, Blocks):
+        topology = _with_buffer(context, topology, room)
+        room -= max(topology.buffer_bytes - topology.least_buffer_bytes, 0)
+    window = _sized(context, replace(window, topology=topology), room)
     # Batches that are not ahead, of a second loop say, have a sampler that is not charged.
-    return Plan(topology, rows, window, Concurrency(samplers=0, batches=_MOST_BATCHES))
+    return Plan(topology, window.rows, window, Concurrency(samplers=0, batches=_MOST_BATCHES))
 
 
-def _with_graph(
-    context: Context, room: int, topology: Blocks, window: Window
-) -> tuple[Blocks, Window]:
-    """Half of the room for blocks, if there are as many; half for what waits for its batch."""
-    assert window.by_blocks is not None
-    buffer = min(room // 2, blocks_bytes(context.graph, topology.block_bytes))
+def _topology(context: Context) -> TopologyPart:
+    """ShaDow also needs the whole lists of all nodes that it found: from the page cache."""
+    if context.sampling.kind != "neighbor":
+        return Paged()
+    return Blocks(0, context.options.block_bytes)
+
+
+def _with_buffer(context: Context, topology: Blocks, room: int) -> Blocks:
+    """What every sweep needs, and a share of the room, if there are as many blocks."""
+    share = context.options.graph_share if context.graph.has("features") else 0.5
+    more = min(int(room * share), blocks_bytes(context.graph, topology.block_bytes))
+    return replace(topology, buffer_bytes=topology.least_buffer_bytes + more)
+
+
+def _sized(context: Context, window: Window, room: int) -> Window:
+    """Rows, and hyperbatches that can be made in what they leave, or in their memory in turn."""
+    rows, given = window.rows, context.options.hyperbatch
+    each = rows.cached_row_bytes(context) if isinstance(rows, PackedWindow) else 1
+    most = min(room // each, context.graph.num_nodes)
+    if isinstance(rows, PackedWindow):  # with as many rows as may be, for what deciding takes
+        window = replace(window, rows=replace(rows, cache_rows=most))
+    least = _of(context, window, given or 1, one_pass=False).ahead_bytes(context)
+    useful = _useful_bytes(context, window)
+    if _overlaps(context, window, room):
+        window = replace(window, when="beside")
+        making = max(least, min(room // _MAKING_SHARE, useful))
+        most = min(max(room - making, 0) // each, context.graph.num_nodes)
+    else:
+        making = max(least, min(room, useful))
+    if isinstance(rows, PackedWindow):
+        region = _REGION if window.when == "between" else None
+        rows = replace(rows, cache_rows=most, making_bytes=making, making_region=region)
+    window = replace(window, rows=rows)
+    window = _of(context, window, given or 1, one_pass=False)
+    sure = window.most_on_disk(context, given, "hyperbatches")
+    if given is None:
+        room_on_disk = window.room_on_disk(context)
+        if window.when == "between":  # until another run comes, there is one at a time
+            sure *= window.at_a_time
+        window = _of(context, window, _most_batches(context, window, making), one_pass=False)
+        window = replace(window, sure_batches=sure, disk_bytes=room_on_disk)
+    return replace(window, by_blocks=_with_picks(context, window, making), rows=rows)
+
+
+def _of(context: Context, window: Window, batches: int, *, one_pass: bool) -> Window:
+    """Hyperbatches of so many, in as little memory as may be; `one_pass`: over the features."""
+    rows, graph = window.rows, context.graph
+    if isinstance(rows, PackedWindow):
+        size = least_scatter_bytes(graph.row_bytes, graph.num_nodes)
+        if one_pass:
+            size = scatter_bytes(batches + 1, graph.row_bytes, graph.num_nodes)
+        rows = replace(rows, making_bytes=size)
+    by_blocks = None
+    if isinstance(window.topology, Blocks):
+        by_blocks = ByBlocks(least_hyperbatch_bytes(batches))
+    first = context.options.hyperbatch or _first_batches(context)
+    return replace(window, batches=batches, first_batches=first, by_blocks=by_blocks, rows=rows)
+
+
+def _useful_bytes(context: Context, window: Window) -> int:
+    """What making can use: for the longest hyperbatch in one pass, all that waits in memory, and
+    the largest partitions."""
+    batches = context.options.hyperbatch or min(context.stream_batches, _MOST_BATCHES_AT_ONCE)
+    longest = _of(context, window, max(batches, 1), one_pass=True)
+    waiting = 0 if longest.by_blocks is None else longest.by_blocks.written_bytes(context)
+    features = context.graph.array_bytes("features") if context.graph.has("features") else 0
+    partitions = 2 * min(MOST_PARTITION_BYTES, features)
+    return longest.ahead_bytes(context) + longest.batches * waiting * 13 // 12 + partitions
+
+
+def _first_batches(context: Context) -> int:
+    """As many as take no longer than the sweeps: so the first batch comes at most twice as late as
+    it has to, and no sweep is spent on a few batches."""
+    graph, hops = context.graph, len(context.sampling.num_neighbors)
+    swept = graph.array_bytes("features") if graph.has("features") else 0
+    swept += hops * graph.array_bytes("indices")
+    # Rows are written and read, and so is the record.
+    own = 2 * (context.batch.nodes * graph.row_bytes + context.record_bytes())
+    return max(_FIRST_BATCHES, swept // max(own, 1))
+
+
+def _most_batches(context: Context, window: Window, making: int) -> int:
+    """The longest hyperbatch that memory has room for."""
+    low, high = 1, max(min(context.stream_batches, _MOST_BATCHES_AT_ONCE), 1)
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = _of(context, window, middle, one_pass=True).ahead_bytes(context) <= making
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return low
+
+
+def _with_picks(context: Context, window: Window, making: int) -> ByBlocks | None:
+    """What is left of the memory for what was drawn, and waits; no more than there will be."""
+    if window.by_blocks is None:
+        return None
+    least = window.by_blocks.bytes
+    spare = making - replace(window, rows=None).ahead_bytes(context)
     # Of which each batch has a part beside it, see `hyperbatch_bytes`.
-    waiting = (room - room // 2) * 12 // 13
-    by_blocks = ByBlocks(window.by_blocks.bytes + waiting)
-    whole = topology.least_buffer_bytes + buffer
-    return replace(topology, buffer_bytes=whole), replace(window, by_blocks=by_blocks)
+    more = min(spare * 12 // 13, window.batches * window.by_blocks.written_bytes(context))
+    return ByBlocks(least + max(more, 0))
 
 
-def _window(context: Context, topology: Blocks, rows: PlannedSlots | None) -> Window:
-    """Hyperbatches as given; else as long as usual, if the disk allows."""
-    given = context.options.hyperbatch
-    first = given or FIRST_BATCHES
-    window = Window(given or 1, "between", topology, rows, first, by_blocks=ByBlocks(0))
-    most = window.most_on_disk(context, given, "hyperbatches")
-    length = given or min(_USUAL_HYPERBATCH, context.stream_batches, most)
-    length = max(length, 1)
-    by_blocks = ByBlocks(least_hyperbatch_bytes(length))
-    window = replace(window, batches=length, by_blocks=by_blocks)
-    return replace(window, when="beside") if _overlaps(context, window) else window
-
-
-def _overlaps(context: Context, window: Window) -> bool:
+def _overlaps(context: Context, window: Window, room: int) -> bool:
     if context.options.overlap is not None:
         return bool(context.options.overlap)
-    return window.ahead_bytes(context) * _SMALL_PART < context.room(row_shape(context, staged=True))
+    usual = min(context.options.hyperbatch or _first_batches(context), context.stream_batches)
+    least = _of(context, window, max(usual, 1), one_pass=True).ahead_bytes(context)
+    return least * _SMALL_PART < room
 
 
 AGNES = Strategy("agnes", plan, AgnesOptions())
-"""Not among the strategies that can be named yet: its rows are not gathered by blocks."""

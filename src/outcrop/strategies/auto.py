@@ -2,8 +2,9 @@
 
 Batches are the same under every strategy, so the choice is one of time, memory and disk alone:
 `memory` where everything fits; else the first of the others that fits, in the order in which
-benchmarks/results/standard found them: `diskgnn`, which prepares an epoch before the first batch
-and the next ones while it trains, `ginex`, `gnndrive`, and `direct`, which keeps nothing.
+benchmarks found them (results/standard, results/agnes-prepare-standard.md): `diskgnn`, which
+prepares an epoch before the first batch and the next ones while it trains, `agnes`, which needs
+disk for some batches alone, `ginex`, `gnndrive`, and `direct`, which keeps nothing.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def with_advice(wanted: Wanted, refusal: BudgetError) -> BudgetError:
 
 def _best_first(epochs: int | None) -> tuple[str, ...]:
     ahead = "diskgnn" if epochs == 1 else "diskgnn:refresh=background"
-    return "memory", ahead, "ginex", "gnndrive", "gnndrive:topology=mmap", "direct"
+    return "memory", ahead, "agnes", "ginex", "gnndrive", "gnndrive:topology=mmap", "direct"
 
 
 def _disk_room(wanted: Wanted) -> tuple[int, str]:

@@ -37,6 +37,7 @@ from outcrop.plan.tiers import TierOptions
 from outcrop.rows.buffer import FeatureBuffer
 from outcrop.rows.shared import SharedSlots
 from outcrop.rows.source import row_shape
+from outcrop.store.offsets import offsets_bytes
 from outcrop.topology.parts import (
     PAGE_THREADS,
     CachedLists,
@@ -121,7 +122,7 @@ def plan(context: Context) -> Plan:
     # wait for each of them, and what extraction allocates waits for them to be given up.
     cached = _plan(context, CachedLists(0))
     most = context.room(cached.shape(context)) * _INDPTR_SHARE
-    fits = context.graph.array_bytes("indptr") <= most and cached.fits(context)
+    fits = offsets_bytes(context.graph) <= most and cached.fits(context)
     written = cached.topology.written_bytes(context)
     return cached if fits and context.disk.allows(written) else paged
 

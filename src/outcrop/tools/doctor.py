@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import statistics
 import subprocess
 import tempfile
-import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -19,17 +17,16 @@ import numpy as np
 
 from outcrop import _core
 from outcrop._version import __version__
-from outcrop.disk import Disk, aligned_empty
+from outcrop.disk import Disk
 from outcrop.options import DiskOptions, format_size
+from outcrop.rates import LEAST_BYTES, Measuring, measure_rates
 from outcrop.store.format import MANIFEST, read_manifest
 from outcrop.threads.parallel import cpu_count
 from outcrop.tools.cage import group_limit_bytes
 
 _PROBE_BYTES = 256 << 20
 # Fewer reads end before every worker has begun: the result says nothing about the drive.
-_LEAST_MEASURED_BYTES = 16 << 20
-_RANDOM_READS = 16384
-_REPEATS = 3
+_MEASURED = Measuring(16384, 64 << 20)
 _PACKAGES = ("numpy", "torch", "torch-geometric")
 
 
@@ -171,25 +168,11 @@ def _look_at_file(found: Diagnosis, path: Path, measure: bool) -> None:
         found.engine = disk.engine
         found.direct = file.direct
         found.block_bytes = file.block_bytes
-        if not measure or file.size < _LEAST_MEASURED_BYTES:
+        if not measure or file.size < LEAST_BYTES:
             return
-        pages = file.size // 4096
-        count = min(_RANDOM_READS, pages)
-        rows = aligned_empty((count, 4096))
-        window = aligned_empty(min(file.size, 64 << 20))
-        random, sequential = [], []
-        for repeat in range(_REPEATS):
-            # Every other page at most, so that no two are read as one.
-            pick = np.sort(np.random.default_rng(repeat).permutation(pages // 2)[:count] * 2)
-            start = time.perf_counter()
-            file.read_rows(pick, rows[: len(pick)])
-            middle = time.perf_counter()
-            file.read_extents([0], [len(window)], window)
-            end = time.perf_counter()
-            random.append(len(pick) / (middle - start))
-            sequential.append(len(window) / (end - middle))
-        found.random_reads_per_second = statistics.median(random)
-        found.sequential_bytes_per_second = statistics.median(sequential)
+        rates = measure_rates(file, _MEASURED)
+        found.random_reads_per_second = rates.requests_per_second
+        found.sequential_bytes_per_second = rates.bytes_per_second
 
 
 def _advise(found: Diagnosis) -> None:

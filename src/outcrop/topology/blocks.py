@@ -18,13 +18,13 @@ from outcrop.closing import Closing
 from outcrop.errors import CorruptError, OptionError
 from outcrop.layout.blocks import (
     DEFAULT_BLOCK_BYTES,
-    blocks_bytes,
     check_block_bytes,
     index_bytes,
     load_index,
     making_bytes,
     open_blocks,
     read_header,
+    usual_blocks_bytes,
 )
 from outcrop.memory.charges import PREPARATION, Charge, Phase
 from outcrop.memory.context import Context
@@ -130,6 +130,11 @@ class BlockTopology(Topology):
         weakref.finalize(self, scratch.abandon).atexit = False
         return scratch
 
+    @property
+    def read_bytes(self) -> int:
+        """What was read of blocks so far."""
+        return self.blocks.read * self.blocks.block_bytes
+
     def sampler(self, sampling: Sampling, seed: int) -> TaskSampler:
         scratch = self._scratch.path / f"picks-{next(self._numbers)}.bin"
         return self.hyperbatch_sampler(sampling, seed, _ALONE_BYTES, scratch)
@@ -202,7 +207,7 @@ class Blocks(TopologyPart):
         return self.buffer_bytes
 
     def written_bytes(self, context: Context) -> int:
-        return blocks_bytes(context.graph, self.block_bytes)
+        return usual_blocks_bytes(context.graph, self.block_bytes)
 
     def open(self, on: Opening) -> Topology:
         size = max(self.buffer_bytes, self.least_buffer_bytes)

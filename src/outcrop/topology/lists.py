@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import time
 
-import numpy as np
-from numpy.typing import NDArray
-
 from outcrop import _core
 from outcrop.closing import Closing
 from outcrop.disk import READ_BLOCK_BYTES, aligned_empty, reading_bytes
@@ -29,6 +26,7 @@ from outcrop.progress import SILENT, Progress
 from outcrop.store.arrays import WRITE_BUFFER_BYTES
 from outcrop.store.derived import Layout
 from outcrop.store.facts import GraphFacts
+from outcrop.store.offsets import Offsets, loading_bytes, offsets_bytes
 from outcrop.store.store import GraphStore
 
 _ALIGNMENT = 8
@@ -47,11 +45,11 @@ def neighbor_bytes(graph: GraphFacts, spare_bytes: int) -> int:
 
 
 def making_bytes(graph: GraphFacts) -> int:
-    """What making the layout of any cache takes: indptr, a score per node, a start per list."""
+    """What making the layout of any cache takes: offsets, a score per node, a start per list."""
     entries = graph.array_bytes("indices")
     copying = reading_bytes(entries) + min(READ_BLOCK_BYTES, entries) + 2 * WRITE_BUFFER_BYTES
-    indptr = graph.array_bytes("indptr")
-    return blocks_bytes(graph.num_nodes) + indptr + 4 * graph.num_nodes + copying
+    making = blocks_bytes(graph.num_nodes) + 4 * graph.num_nodes + copying
+    return max(loading_bytes(graph), offsets_bytes(graph) + making)
 
 
 def scratch_bytes(graph: GraphFacts, nodes: int, entries: int) -> int:
@@ -97,6 +95,22 @@ class NeighborCache(Closing):
 
         `memory`: as in `reload`.
         """
+        cache = NeighborCache.made(store, budget_bytes, metric, progress)
+        try:
+            cache.reload(memory)
+        except BaseException:
+            cache.close()
+            raise
+        return cache
+
+    @staticmethod
+    def made(
+        store: GraphStore,
+        budget_bytes: int,
+        metric: str = "out/in",
+        progress: Progress | None = None,
+    ) -> NeighborCache:
+        """The same, without its lists in memory yet: `reload` gets them."""
         if metric not in METRICS:
             raise OptionError(f"metric must be one of {', '.join(METRICS)} (got {metric!r})")
         if budget_bytes < 0:
@@ -112,12 +126,10 @@ class NeighborCache(Closing):
             progress=progress or SILENT,
         )
         try:
-            cache = NeighborCache(store, layout)
-            cache.reload(memory)
+            return NeighborCache(store, layout)
         except BaseException:
             layout.close()
             raise
-        return cache
 
     # Memory
 
@@ -162,15 +174,15 @@ class NeighborCache(Closing):
 
     # Use
 
-    def topology(self, indptr: NDArray[np.int64]) -> _core.Topology:
-        """A topology over this cache and the store's file; `indptr` in memory, or mapped.
+    def topology(self, offsets: Offsets) -> _core.Topology:
+        """A topology over this cache and the store's file; plain offsets may be mapped.
 
         It reads through the store's disk engine, and keeps the cache's memory.
         """
         entry = self._store.manifest.arrays["indices"]
         with self._store.disk.open(self._store.file("indices")) as file:
             engine, core = file.core
-            return _core.cached_topology(indptr, self._lists, engine, core, entry.data_offset)
+            return _core.cached_topology(offsets, self._lists, engine, core, entry.data_offset)
 
     @property
     def hits(self) -> int:

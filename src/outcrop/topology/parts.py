@@ -18,6 +18,7 @@ from outcrop.memory.charges import PREPARATION, Charge, Phase
 from outcrop.memory.context import Context
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.sampler import LoadedEdgeIds, Topology
+from outcrop.store.offsets import load_offsets, offsets_bytes
 from outcrop.store.store import GraphStore
 from outcrop.threads.parallel import cpu_count
 from outcrop.topology.lists import (
@@ -78,7 +79,7 @@ class CachedTopology(Topology):
     """An open topology with the lists of some nodes in memory."""
 
     def __init__(self, on: Opening, lists: NeighborCache) -> None:
-        core = lists.topology(on.store.load("indptr"))
+        core = lists.topology(load_offsets(on.store))
         super().__init__(on.store, core, cpu_count(), edge_ids=on.edge_ids)
         self.lists = lists
 
@@ -158,7 +159,7 @@ class CachedLists(TopologyPart):
     def charges(self, context: Context) -> Sequence[Charge]:
         when = Phase.AHEAD if self.region else Phase.RUN
         return [
-            Charge("indptr", context.graph.array_bytes("indptr")),
+            Charge("indptr", offsets_bytes(context.graph)),
             Charge("neighbour cache", self.bytes, when, self.region),
             Charge("choosing lists", making_bytes(context.graph), Phase.PREPARE, PREPARATION),
         ]
@@ -173,10 +174,13 @@ class CachedLists(TopologyPart):
         return self.bytes
 
     def open(self, on: Opening) -> Topology:
-        memory = on.memory if self.region is not None else None
-        lists = NeighborCache.open(on.store, self.bytes, self.metric, on.progress, memory)
+        # Loading indptr needs a little more than is kept of it: less than choosing lists did, as
+        # long as no list is in memory.
+        lists = NeighborCache.made(on.store, self.bytes, self.metric, on.progress)
         try:
-            return CachedTopology(on, lists)
+            topology = CachedTopology(on, lists)
+            lists.reload(on.memory if self.region is not None else None)
+            return topology
         except BaseException:
             lists.close()
             raise

@@ -82,7 +82,7 @@ class TrainOptions:
     )
     memory: str | int = option("8GB", "Memory of the data path.", metavar="SIZE", may_change=True)
     strategy: str = option(
-        "auto", f"Who decides what is read: auto, {', '.join(STRATEGIES)}.", may_change=True
+        "auto", f"How data are read: auto, {', '.join(STRATEGIES)}.", may_change=True
     )
     device: str = option("auto", "auto, cpu, cuda, cuda:1 ...")
     checkpoint_dir: str | None = option(

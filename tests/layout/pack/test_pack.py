@@ -14,14 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import outcrop.layout.pack.scatter as batched
+import outcrop.layout.pack.batched as batched
+import outcrop.layout.pack.scatter as scatter
 from individual import pack_individually
 from outcrop.disk import Disk
 from outcrop.errors import CorruptError, ReadError, StoreError, WriteError
+from outcrop.layout.pack.batched import pack_batched
 from outcrop.layout.pack.pieces import SPARE_SLOTS, PieceWriter
 from outcrop.layout.pack.plan import IDS, PackPlan, load_plan, make_plan
 from outcrop.layout.pack.reader import CHUNKS, PIECE_BYTES, TABLES, Pack
-from outcrop.layout.pack.scatter import PackMemory, pack_batched
+from outcrop.layout.pack.scatter import PackMemory
 from outcrop.layout.pack.writer import write_pack
 from outcrop.layout.trace import Trace
 from outcrop.options import DiskOptions, Faults
@@ -187,8 +189,8 @@ def test_packing_keeps_within_its_memory(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many partitions, many chunks: what is beside the blocks is what was counted."""
-    monkeypatch.setattr(batched, "_LEAST_PARTITION_BYTES", 4096)
-    monkeypatch.setattr(batched, "_MOST_PARTITION_BYTES", 4096)
+    monkeypatch.setattr(scatter, "_LEAST_PARTITION_BYTES", 4096)
+    monkeypatch.setattr(scatter, "MOST_PARTITION_BYTES", 4096)
     with GraphStore(make(root, 768)) as store:
         plan = plan_of(store, tmp_path, random_batches(0, 150, 20), cache_rows=0)
         memory = PackMemory.divide(10**9, 151, plan.row_bytes, NODES)
@@ -201,7 +203,7 @@ def test_packing_keeps_within_its_memory(
         finally:
             tracemalloc.stop()
     assert used - blocks > 3_000_000
-    assert peak < (used - blocks) + 151 * batched._RUN_BYTES + 200_000
+    assert peak < (used - blocks) + 151 * scatter._RUN_BYTES + 200_000
 
 
 class Killed(BaseException):
@@ -214,7 +216,7 @@ def test_an_interrupted_packing_goes_on_where_it_was(
 ) -> None:
     """Killed at a random write or save, again and again, with other memory each time."""
     rng = np.random.default_rng(dim)
-    monkeypatch.setattr(batched, "_LEAST_PARTITION_BYTES", 64 << 10)  # more of them
+    monkeypatch.setattr(scatter, "_LEAST_PARTITION_BYTES", 64 << 10)  # more of them
     with GraphStore(make(root, dim)) as store:
         for round_ in range(20 if SOAK else 2):
             folder = tmp_path / str(round_)

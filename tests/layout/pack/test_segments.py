@@ -14,13 +14,14 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import outcrop.layout.pack.scatter as batched
+import outcrop.layout.pack.scatter as scatter
 import outcrop.layout.pack.segments.order as order_module
 import outcrop.layout.pack.segments.search as search_module
 from brute_force import brute_force, candidates, segment_pages
 from outcrop import _core
 from outcrop.disk import Disk, File
 from outcrop.errors import BudgetError, CorruptError
+from outcrop.layout.pack.batched import pack_batched
 from outcrop.layout.pack.plan import PackPlan, load_plan, make_plan
 from outcrop.layout.pack.reader import (
     CHUNKS,
@@ -29,7 +30,7 @@ from outcrop.layout.pack.reader import (
     PageRuns,
     count_pages,
 )
-from outcrop.layout.pack.scatter import PackMemory, pack_batched
+from outcrop.layout.pack.scatter import PackMemory
 from outcrop.layout.pack.segments.layout import Segments
 from outcrop.layout.pack.segments.plan import make_segmented
 from outcrop.layout.pack.segments.search import Order, OrderName, PackedLists, measure, search
@@ -443,7 +444,7 @@ def test_an_interrupted_packing_of_segments_goes_on_where_it_was(
 ) -> None:
     """Killed at a random write, save or move, with other memory each time: the same bytes."""
     rng = np.random.default_rng(dim)
-    monkeypatch.setattr(batched, "_LEAST_PARTITION_BYTES", 64 << 10)
+    monkeypatch.setattr(scatter, "_LEAST_PARTITION_BYTES", 64 << 10)
     batches = random_batches(dim, 8, 900)
     with GraphStore(make(root, dim)) as store:
         whole = Case(tmp_path / "whole", store, batches, cache=30)

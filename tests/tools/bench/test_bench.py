@@ -93,6 +93,11 @@ def test_a_record_says_what_was_measured(path: Path) -> None:
     assert first["bytes_wanted"] == first["rows"] * 32
     assert first["read_amplification"] == first["bytes_read"] / first["bytes_wanted"]
     assert values["loader"]["events"] and values["digest"]
+    whole, prepared = values["loader"]["run"], values["loader"]["prepare_seconds"]
+    assert whole["seconds"] >= prepared + first["seconds"] + second["seconds"]
+    assert prepared <= whole["first_batch_seconds"] < whole["seconds"]
+    assert whole["read_requests"] >= first["read_requests"] + second["read_requests"]
+    assert whole["drive_bytes"] >= 0 and whole["drive_written_bytes"] >= 0
     assert values["store"]["feature_bytes"] == 2000 * 32
     assert values["process"]["peak_rss_bytes"] > 0
 
@@ -261,6 +266,7 @@ def test_a_share_of_the_features_is_no_memory_but_a_cache(path: Path, tmp_path: 
         ({"strategies": ("mmap",), "repeat": 0}, "repeat must be"),
         ({"strategies": ("mmap",), "memory": "1GB", "cache": "1GB"}, "memory or cache, not both"),
         ({"strategies": ("pyg-mmap",), "bytes_per_second": 10**9}, "peers read by themselves"),
+        ({"strategies": ("pyg-mmap",), "requests_per_second": 9}, "requests_per_second does not"),
     ],
 )
 def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:

@@ -1,46 +1,51 @@
-"""Batched packing: one pass over the features -> all chunks at once.
+"""Scatter: one ascending pass over the features -> the rows of many chunks at once.
 
-The features are read in sequence, partition by partition, the next one while the rows of the
-current one are scattered. The ids of a chunk are ascending, so those of a partition are a run of
-them, which goes to the end of the chunk. Where there are more chunks than memory for their pieces,
-a part of the chunks has a pass of its own (an episode), and then the next part.
-
-What has been done is saved every few seconds: up to which row of which episode, and the checksums
-of all pieces written. The pieces that were begun are not: their rows are read again.
+The features are read partition by partition, the next one while the rows of the current one are
+scattered. The ids of a chunk are ascending, so those of a partition are a run of them, which goes
+to the end of the chunk. Where there are more chunks than memory for their pieces, a part of the
+chunks has a pass of its own, and then the next part.
 """
 
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from xxhash import xxh3_64_intdigest
 
-from outcrop.disk import PAGE_BYTES, Disk, File, Pending, aligned_empty, landed, read_blocks
-from outcrop.errors import CorruptError
+from outcrop import _core
+from outcrop.disk import (
+    PAGE_BYTES,
+    READ_BLOCK_BYTES,
+    Disk,
+    File,
+    Landing,
+    Pending,
+    aligned_empty,
+    landed,
+    read_blocks,
+    round_up,
+)
 from outcrop.layout.pack.pieces import SPARE_SLOTS, PieceWriter
 from outcrop.layout.pack.plan import IDS, PackPlan
 from outcrop.layout.pack.reader import CHUNKS, PIECE_BYTES, Checksums, chunk_checksum
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.seeds import Ids
-from outcrop.store.locks import replace_synced
 from outcrop.store.store import FeatureRows
 
-PROGRESS = "progress.bin"
 # A larger partition means longer runs of ids; beyond this they are long enough.
-_MOST_PARTITION_BYTES = 64 << 20
+MOST_PARTITION_BYTES = 64 << 20
 _LEAST_PARTITION_BYTES = 256 << 10
 _MOST_IDS_BYTES = 4 << 20
 _LEAST_IDS_BYTES = 64 << 10
 # What an open chunk takes in the lists of runs, of two blocks of ids.
 _RUN_BYTES = 1024
-# A sync costs the drive some 10 ms; so much work is lost by a kill.
-SAVE_SECONDS = 5.0
+
+Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -80,14 +85,14 @@ class PackMemory:
         least = max(_LEAST_PARTITION_BYTES, row_bytes)
         # Partitions first: the smaller they are, the more of them there are, each with a bound and
         # a run of every open chunk. Then chunks: an episode costs a pass over the features.
-        partition = max(least, min(least + spare // 16, _MOST_PARTITION_BYTES))
+        partition = max(least, min(least + spare // 16, MOST_PARTITION_BYTES))
         spare = memory_bytes - _fixed_bytes(partition, row_bytes, num_rows)
         each = _open_bytes(partition, row_bytes, num_rows)
         open_chunks = min(chunks, spare // each)
         spare -= open_chunks * each
         more_ids = min(spare // 8, _MOST_IDS_BYTES - _LEAST_IDS_BYTES)
         spare -= 2 * more_ids
-        partition = max(partition, min(partition + spare // 2, _MOST_PARTITION_BYTES))
+        partition = max(partition, min(partition + spare // 2, MOST_PARTITION_BYTES))
         return cls(partition, (_LEAST_IDS_BYTES + more_ids) // 8 * 8, open_chunks + SPARE_SLOTS)
 
 
@@ -105,187 +110,226 @@ def _open_bytes(partition_bytes: int, row_bytes: int, num_rows: int) -> int:
 
 
 def _partitions(partition_bytes: int, row_bytes: int, num_rows: int) -> int:
-    return -(-num_rows // _partition_rows(partition_bytes, row_bytes))
+    return -(-num_rows // partition_rows(partition_bytes, row_bytes))
 
 
-def _partition_rows(partition_bytes: int, row_bytes: int) -> int:
+def partition_rows(partition_bytes: int, row_bytes: int) -> int:
     return max(1, partition_bytes // row_bytes)
 
 
-def pack_batched(
-    disk: Disk,
-    folder: Path,
-    features: FeatureRows,
-    plan: PackPlan,
-    memory_bytes: int,
-    progress: Progress = SILENT,
-    save_seconds: float = SAVE_SECONDS,
-) -> Checksums:
-    """Fills the file of chunks, which is there and has its size -> the checksum of each chunk.
-
-    On return all of it has reached the device. Goes on where an earlier call was interrupted.
-    CorruptError where the features are damaged: every byte is compared as it is read.
-    """
-    memory = PackMemory.divide(memory_bytes, len(plan.index), plan.row_bytes, features.num_rows)
-    saved = _Saved.load(folder, len(plan.index))
-    with disk.open_for_update(folder / CHUNKS) as chunks, disk.open(folder / IDS) as ids:
-        packing = _Packing(chunks, ids, features, plan, memory, folder, save_seconds, progress)
-        episodes = list(_episodes(plan, memory, saved))
-        passes = features.num_rows * plan.row_bytes * len(episodes)
-        progress.stage("pack", passes + int(plan.sizes.sum()))
-        for episode in episodes:
-            packing.run(episode, saved)
-        chunks.sync()
-    return saved.chunks
+# What is read
 
 
-@dataclass
-class _Saved:
-    """What has been done, as it is kept in PROGRESS."""
+class PartitionReader(Protocol):
+    """What brings the rows of a partition."""
 
-    chunks: Checksums
-    """One for each chunk of the plan; where one is not finished, as if it had no rows."""
-    first: int = 0
-    """The episode under way: chunks [first, last), and the first row that it has yet to see."""
-    last: int = 0
-    row: int = 0
-    pieces: Checksums | None = None
-    """One for each piece of the chunks under way."""
+    def start(self, first: int, last: int, memory: Bytes) -> tuple[Landing, Bytes] | None:
+        """Begins to read rows [first, last) -> where they will be in `memory`, which begins on a
+        page and has room for two pages more. None: nobody wants any of them."""
 
-    @classmethod
-    def load(cls, folder: Path, chunks: int) -> _Saved:
-        """Nothing done, where nothing was saved."""
-        path = folder / PROGRESS
-        try:
-            data = np.fromfile(path, "<u8")
-        except FileNotFoundError:
-            return cls(np.full(chunks, chunk_checksum(np.empty(0, "<u8")), "<u8"))
-        if len(data) < chunks + 4 or xxh3_64_intdigest(data[:-1].data) != data[-1]:
-            raise CorruptError(f"{path}: differs from its checksum")
-        first, last, row = (int(value) for value in data[:3])
-        return cls(data[3 : 3 + chunks].copy(), first, last, row, data[3 + chunks : -1].copy())
 
-    def save(self, folder: Path) -> None:
-        """On return it has reached the device."""
-        position = np.array([self.first, self.last, self.row], "<u8")
-        pieces = np.empty(0, "<u8") if self.pieces is None else self.pieces
-        data = np.concatenate([position, self.chunks, pieces])
-        checksum = np.array([xxh3_64_intdigest(data.data)], "<u8")
-        replace_synced(folder / PROGRESS, data.data, checksum.data)
+class WholeFeatures:
+    """All rows, in sequence."""
+
+    def __init__(self, features: FeatureRows) -> None:
+        self.start = features.start_scan
 
 
 @dataclass(frozen=True)
-class _Episode:
-    """Chunks [first, last), over the rows from `row` on."""
+class BlockReads:
+    """What blocks of the features are read whole, and when rows are read one by one instead."""
 
-    first: int
-    last: int
-    row: int
+    block_bytes: int
+    request_bytes: int
+    """What the drive reads in sequence in the time of one random request."""
 
-
-def _episodes(plan: PackPlan, memory: PackMemory, saved: _Saved) -> Iterator[_Episode]:
-    """What is left to do. Chunks without rows are nobody's work, so episodes go around them."""
-    begin = saved.first
-    if saved.row and saved.last - saved.first <= memory.open_chunks:
-        yield _Episode(saved.first, saved.last, saved.row)
-        begin = saved.last
-    for first in range(begin, len(plan.index), memory.open_chunks):
-        last = min(first + memory.open_chunks, len(plan.index))
-        if plan.rows[first:last].any():
-            yield _Episode(first, last, 0)
+    def least_rows(self, block_bytes: int) -> int:
+        """A block of which fewer rows are wanted is read by rows."""
+        return -(-block_bytes // self.request_bytes)
 
 
-class _Packing:
-    """The episodes of one call."""
+class WantedBlocks:
+    """Blocks in which rows are wanted; where these are few, by rows."""
+
+    def __init__(self, features: FeatureRows, wanted: _core.RowSet, reads: BlockReads) -> None:
+        self._features, self._wanted = features, wanted
+        self._row_bytes = features.encoding.row_bytes
+        self._block_rows = max(1, reads.block_bytes // self._row_bytes)
+        self._least_rows = reads.least_rows(self._block_rows * self._row_bytes)
+        self.block_bytes = 0
+        """Read so far as blocks ..."""
+        self.rows = 0
+        """... and so many rows one by one."""
+
+    def start(self, first: int, last: int, memory: Bytes) -> tuple[Landing, Bytes] | None:
+        counts = self._wanted.count_blocks(first, last, self._block_rows)
+        if not counts.any():
+            return None
+        # The memory begins with the page of the first row.
+        begin = self._features.base + first * self._row_bytes
+        start = begin - begin % PAGE_BYTES
+        size = (last - first) * self._row_bytes
+        rows = memory[begin - start : begin - start + size]
+        whole = counts >= self._least_rows
+        if self._features.checks.on_read:
+            self._features.check(np.array([first, last - 1]))  # it has two pieces of them at most
+        offsets, lengths = self._extents(first, last, whole)
+        self.block_bytes += int(lengths.sum())
+        blocks = self._features.file.start_read_extents(offsets, lengths, memory, offsets - start)
+        few = np.flatnonzero((counts > 0) & ~whole)
+        return _Several([blocks, self._start_rows(first, last, few, rows)]), rows
+
+    def _extents(self, first: int, last: int, whole: NDArray[np.bool_]) -> tuple[Ids, Ids]:
+        """Runs of blocks -> extents of whole pages, none of which overlap."""
+        edges = np.diff(np.concatenate([[False], whole, [False]]).astype(np.int8))
+        begins = first + np.flatnonzero(edges == 1) * self._block_rows
+        ends = np.minimum(first + np.flatnonzero(edges == -1) * self._block_rows, last)
+        base, row_bytes = self._features.base, self._row_bytes
+        starts = (base + begins * row_bytes) // PAGE_BYTES * PAGE_BYTES
+        stops = np.minimum(round_up(base + ends * row_bytes), self._features.file.size)
+        apart = np.flatnonzero(starts[1:] > stops[:-1])  # else two runs share a page
+        chosen = np.concatenate([[0], apart + 1]) if len(starts) else apart
+        stops = stops[np.append(apart, len(stops) - 1)] if len(stops) else stops
+        return starts[chosen], stops - starts[chosen]
+
+    def _start_rows(self, first: int, last: int, blocks: Ids, rows: Bytes) -> Pending:
+        """The wanted rows of these blocks -> their places in the partition."""
+        lists = [
+            self._wanted.list(begin, min(begin + self._block_rows, last))
+            for begin in (first + blocks * self._block_rows).tolist()
+        ]
+        ids = np.concatenate([np.empty(0, np.int64), *lists])
+        self.rows += len(ids)
+        return self._features.start_read(ids, rows.reshape(last - first, -1), ids - first)
+
+
+class _Several:
+    def __init__(self, pending: list[Pending]) -> None:
+        self._pending = pending
+
+    def wait(self) -> None:
+        for each in self._pending:
+            each.wait()
+
+
+# The pass
+
+
+class Scattering:
+    """Passes over the features, each of which fills some chunks of a plan."""
 
     def __init__(
         self,
         chunks: File,
         ids: File,
-        features: FeatureRows,
+        reader: PartitionReader,
         plan: PackPlan,
+        num_rows: int,
         memory: PackMemory,
-        folder: Path,
-        save_seconds: float,
-        progress: Progress,
+        progress: Progress = SILENT,
     ) -> None:
-        self._chunks = chunks
-        self._features = features
-        self._plan = plan
-        self._memory = memory
-        self._folder = folder
-        self._save_seconds = save_seconds
-        self._progress = progress
+        """`num_rows`: of the features."""
+        self.chunks, self.plan, self.progress = chunks, plan, progress
+        self.reader, self.num_rows = reader, num_rows
+        self.step = partition_rows(memory.partition_bytes, plan.row_bytes)
+        """Rows of a partition."""
         room = memory.partition_bytes + 2 * PAGE_BYTES
-        self._partitions = [aligned_empty(room) for _ in range(2)]
-        self._ids = _IdReader(ids, plan.first_ids, memory.ids_bytes)
+        self.partitions = [aligned_empty(room) for _ in range(2)]
+        self.ids = IdReader(ids, plan.first_ids, memory.ids_bytes)
 
-    def run(self, episode: _Episode, saved: _Saved) -> None:
-        first, last = episode.first, episode.last
+    def begin(self, first: int, last: int, row: int = 0) -> Pass:
+        """A pass over the rows from `row` on, for chunks [first, last)."""
+        return Pass(self, first, last, row)
+
+
+class Pass:
+    """One pass: iterate over it, then `finish`."""
+
+    def __init__(self, of: Scattering, first: int, last: int, row: int) -> None:
+        self._of, self._first = of, first
         slots = last - first + SPARE_SLOTS
-        writer = PieceWriter(self._chunks, self._plan, first, last, slots, self._progress)
-        starts = self._starts(episode.row)
-        # How many ids of each chunk are below the first row of each partition.
-        bounds = np.empty((len(starts), last - first), np.int64)
-        for chunk, rows in enumerate(self._plan.rows[first:last].tolist()):
-            bounds[:, chunk] = self._ids.below(first + chunk, rows, starts)
-        if episode.row:
-            assert saved.pieces is not None
-            writer.checksums[:] = saved.pieces
-            self._restore(writer, episode, bounds[0])
-            self._progress.advance(episode.row * self._plan.row_bytes)
-        saved_at = time.monotonic()
-        sweep = self._features.sweep(episode.row)
-        for p, (begin, end, stored) in enumerate(self._read(starts)):
-            sweep.feed(stored)
-            for chunks, counts, ids in self._ids.runs(first, bounds[p], bounds[p + 1]):
-                writer.append(stored, begin, chunks, counts, ids)
-            self._progress.advance(len(stored))
-            if time.monotonic() - saved_at >= self._save_seconds and end < starts[-1]:
-                writer.settle()
-                sweep.settle()  # who goes on from here does not read these rows again
-                self._chunks.sync()
-                saved.first, saved.last, saved.row = first, last, end
-                saved.pieces = writer.checksums
-                saved.save(self._folder)
-                saved_at = time.monotonic()
-        sweep.settle()
-        saved.chunks[first:last] = writer.finish()
-        self._chunks.sync()
-        saved.first, saved.last, saved.row, saved.pieces = last, last, 0, None
-        saved.save(self._folder)
+        self.writer = PieceWriter(of.chunks, of.plan, first, last, slots, of.progress)
+        self._starts = np.append(np.arange(row, of.num_rows, of.step), of.num_rows)
+        self.bounds: Ids = np.empty((len(self._starts), last - first), np.int64)
+        """How many ids of each chunk are below the first row of each partition."""
+        for chunk, rows in enumerate(of.plan.rows[first:last].tolist()):
+            self.bounds[:, chunk] = of.ids.below(first + chunk, rows, self._starts)
 
-    def _starts(self, row: int) -> Ids:
-        """The first row of each partition from `row` on, and the number of all rows."""
-        step = _partition_rows(self._memory.partition_bytes, self._plan.row_bytes)
-        return np.append(np.arange(row, self._features.num_rows, step), self._features.num_rows)
+    def __iter__(self) -> Iterator[tuple[int, Bytes]]:
+        """Each partition that was read, once its rows are scattered: the row after its last, and
+        its bytes."""
+        for p, begin, end, stored in self._read():
+            runs = self._of.ids.runs(self._first, self.bounds[p], self.bounds[p + 1])
+            for chunks, counts, ids in runs:
+                self.writer.append(stored, begin, chunks, counts, ids)
+            yield end, stored
 
-    def _read(self, starts: Ids) -> Iterator[tuple[int, int, NDArray[np.uint8]]]:
-        """Partitions: their first row, the one after their last, their bytes."""
+    def _read(self) -> Iterator[tuple[int, int, int, Bytes]]:
+        """Partitions: their number, first row, the one after their last, their bytes."""
+        memory = self._of.partitions
 
-        def reads() -> Iterator[tuple[Pending, tuple[int, int, NDArray[np.uint8]]]]:
-            for p, (begin, end) in enumerate(itertools.pairwise(starts.tolist())):
-                pending, rows = self._features.start_scan(begin, end, self._partitions[p % 2])
-                yield pending, (begin, end, rows)
+        def starts() -> Iterator[tuple[Landing, tuple[int, int, int, Bytes]]]:
+            count = 0
+            for p, (begin, end) in enumerate(itertools.pairwise(self._starts.tolist())):
+                started = self._of.reader.start(begin, end, memory[count % len(memory)])
+                if started is not None:
+                    count += 1
+                    yield started[0], (p, begin, end, started[1])
 
-        return landed(reads(), len(self._partitions))
+        return landed(starts(), len(self._of.partitions))
 
-    def _restore(self, writer: PieceWriter, episode: _Episode, done: Ids) -> None:
-        """Pieces that were begun before the interruption: their rows are read again."""
-        row_bytes = self._plan.row_bytes
-        step = _partition_rows(self._memory.partition_bytes, row_bytes)
-        for chunk, rows in zip(range(episode.first, episode.last), done.tolist(), strict=True):
-            first, last = writer.resume(chunk, rows)
-            for begin in range(first, last, step):
-                count = min(step, last - begin)
-                ids = self._ids.read(chunk, begin, count)
-                stored = self._partitions[0][: count * row_bytes]
-                self._features.check(ids)
-                self._features.start_read(ids, stored.reshape(count, row_bytes)).wait()
-                writer.append(stored, 0, np.array([chunk]), np.array([count]), np.arange(count))
+    def finish(self) -> Checksums:
+        """What is left of all chunks -> the checksum of each, once all is written."""
+        return self.writer.finish()
 
 
-class _IdReader:
+def scatter_wanted(
+    disk: Disk,
+    folder: Path,
+    features: FeatureRows,
+    plan: PackPlan,
+    reads: BlockReads,
+    memory_bytes: int,
+    stop: Callable[[], None],
+) -> tuple[Checksums, WantedBlocks]:
+    """Fills the file of chunks, which is there and has its size -> the checksum of each chunk.
+
+    Only what is wanted is read. Nothing is saved or synced: it lives as long as its run. `stop` is
+    called between partitions, and may raise.
+    """
+    num_rows = features.num_rows
+    memory_bytes -= _core.RowSet.bytes(num_rows) + READ_BLOCK_BYTES
+    memory = PackMemory.divide(memory_bytes, len(plan.index), plan.row_bytes, num_rows)
+    checksums = np.full(len(plan.index), chunk_checksum(np.empty(0, "<u8")), "<u8")
+    with disk.open_for_update(folder / CHUNKS) as chunks, disk.open(folder / IDS) as ids:
+        wanted = _core.RowSet(num_rows)
+        for block in read_blocks(ids, 0, ids.size):
+            wanted.add(block.view(np.int64))
+            stop()
+        reader = WantedBlocks(features, wanted, reads)
+        scattering = Scattering(chunks, ids, reader, plan, num_rows, memory)
+        for first in range(0, len(plan.index), memory.open_chunks):
+            last = min(first + memory.open_chunks, len(plan.index))
+            filling = scattering.begin(first, last)
+            for _ in filling:
+                stop()
+            checksums[first:last] = filling.finish()
+    return checksums, reader
+
+
+def scatter_bytes(chunks: int, row_bytes: int, num_rows: int) -> int:
+    """What `scatter_wanted` takes to fill so many chunks in about one pass."""
+    own = _core.RowSet.bytes(num_rows) + 4 * READ_BLOCK_BYTES
+    return own + PackMemory.one_pass_bytes(chunks, row_bytes, num_rows)
+
+
+def least_scatter_bytes(row_bytes: int, num_rows: int) -> int:
+    """The least in which it works, one chunk after the other."""
+    own = _core.RowSet.bytes(num_rows) + 4 * READ_BLOCK_BYTES
+    return own + PackMemory.least_bytes(row_bytes, num_rows)
+
+
+class IdReader:
     """The file of ids: those of a chunk are together, ascending."""
 
     def __init__(self, file: File, firsts: Ids, block_bytes: int) -> None:

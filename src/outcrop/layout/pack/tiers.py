@@ -2,7 +2,8 @@
 
 Two passes over the node ids of the trace: the first counts, the second splits each batch. Memory: a
 table of nodes (4 bytes for each of the graph; 24 to 48 for each that is touched, where that is less
-than half of it), and what is in flight of the batch at hand; never all batches.
+than half of it; of large graphs 4 for each that is touched and 1.33 bits for each other, where that
+is less, after a pass that marks them), and what is in flight of the batch at hand.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ def hottest_of_each(
     if not any(slots):
         return [np.empty(0, np.int64) for _ in slots]
     counts = _core.AccessCounts(num_nodes, _distinct(trace, num_nodes))
+    if counts.wants_marks:
+        progress.stage("mark", len(trace), "batches")
+        for nodes in trace.scan(what="nodes"):
+            counts.mark(nodes)
+            progress.advance(1)
     progress.stage("count", len(trace), "batches")
     for nodes in trace.scan(what="nodes"):
         counts.add(nodes)
@@ -63,8 +69,8 @@ def split_batches(
 def tiers_bytes(num_nodes: int, batches: int, batch_nodes: int, slots: int) -> int:
     """Memory of either pass, at most, for a trace of batches of `batch_nodes`."""
     table = max(
-        _core.node_table_bytes(num_nodes, min(num_nodes, batches * batch_nodes)),
-        _core.node_table_bytes(num_nodes, slots),
+        _core.AccessCounts.bytes(num_nodes, min(num_nodes, batches * batch_nodes)),
+        _core.StaticSlots.bytes(num_nodes, slots),
     )
     # Two sorted copies of 16 bytes, six results of 4, and two of ids; read ahead, and in use.
     per_batch = batch_nodes * (2 * 16 + 6 * 4 + 2 * 8 + 12)

@@ -67,6 +67,8 @@ class BenchOptions:
     """How many must have the same digest for all; 0: no check."""
     bytes_per_second: int | None = None
     """As if the drive moved no more. Slows the disk engine alone: no memory maps, no peers."""
+    requests_per_second: int | None = None
+    """As if the drive served no more; slows the same."""
     slow: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Strategies timed on fewer batches: (timed, warm-up); their times are scaled."""
 
@@ -74,8 +76,9 @@ class BenchOptions:
         for name in self.strategies:
             if name not in PEERS:
                 variant_named(name)
-        if self.bytes_per_second is not None and set(self.strategies) & set(PEERS):
-            raise OptionError("peers read by themselves: bytes_per_second does not slow them")
+        for name in ("bytes_per_second", "requests_per_second"):
+            if getattr(self, name) is not None and set(self.strategies) & set(PEERS):
+                raise OptionError(f"peers read by themselves: {name} does not slow them")
         if self.memory is not None and self.cache is not None:
             raise OptionError(
                 f"memory or cache, not both (got memory {self.memory}, cache {self.cache})"
@@ -110,8 +113,10 @@ class Plan:
 def plan_memory(store: GraphStore, options: BenchOptions) -> Plan:
     nodes, stream = seed_nodes(store, "train")
     seeds = SeedOrder(nodes, batch_size=options.batch_size, stream=stream, seed=options.seed)
-    # As large as any strategy's batches are.
-    context = Wanted(store, Sampling(options.num_neighbors), seeds, 0).context(None)
+    # As large as any strategy's batches are. Where caches are given, and not all memory, there is
+    # enough for labels.
+    memory = sys.maxsize if options.memory is None else parse_size(options.memory)
+    context = Wanted(store, Sampling(options.num_neighbors), seeds, memory).context(None)
     batch_bytes = context.batch_bytes(row_shape(context, staged=True))
     base = batch_bytes * _BATCHES_IN_FLIGHT + context.batch.scratch_bytes
     base += sum(charge.bytes for charge in context.common) + store.array_bytes("indptr")
@@ -231,6 +236,7 @@ class _Runs:
             check_batches=options.check_batches if repeat == 0 else 0,
             out=str(self._out / f"{name}.json"),
             bytes_per_second=options.bytes_per_second,
+            requests_per_second=options.requests_per_second,
         )
         file = self._out / f".{name}.job"
         file.write_text(json.dumps(asdict(job)))

@@ -17,7 +17,7 @@ import numpy as np
 from outcrop.errors import OptionError
 from outcrop.observe.gpu_meter import GpuMeter
 from outcrop.observe.monitor import Monitor, Peak
-from outcrop.observe.record import EpochRecord, RunRecord, drive_read_bytes
+from outcrop.observe.record import EpochRecord, RunRecord, drive_read_bytes, drive_written_bytes
 from outcrop.options import DiskOptions
 from outcrop.store.derived import tree_bytes
 from outcrop.store.store import GraphStore
@@ -49,6 +49,8 @@ class Job:
     """Where the record goes."""
     bytes_per_second: int | None = None
     """As if the drive moved no more; None: its own speed."""
+    requests_per_second: int | None = None
+    """As if it served no more; None: as many as it does."""
 
 
 # Zeros would be claims.
@@ -66,9 +68,11 @@ def run_strategy(job: Job) -> RunRecord:
     from outcrop.loader import NeighborLoader
 
     with ExitStack() as opened:
-        store = opened.enter_context(
-            GraphStore(job.store, DiskOptions(bytes_per_second=job.bytes_per_second))
+        slowed = DiskOptions(
+            bytes_per_second=job.bytes_per_second, requests_per_second=job.requests_per_second
         )
+        store = opened.enter_context(GraphStore(job.store, slowed))
+        whole = _WholeRun(store)
         disk = opened.enter_context(Peak(store.derived.used_bytes))
         loader = NeighborLoader(
             store, job.num_neighbors, "train", batch_size=job.batch_size, shuffle=True,
@@ -76,7 +80,12 @@ def run_strategy(job: Job) -> RunRecord:
             memory=job.memory_bytes, epochs=job.epochs, edge_ids=False,
         )  # fmt: skip
         opened.callback(loader.close)
-        step = _trainer(job, store)
+        train = _trainer(job, store)
+
+        def step(batch: Any) -> None:
+            whole.note_batch()
+            train(batch)
+
         timed = []
         monitor = _monitor(store)
         monitor.add(loader.runner.queue_lengths, prefix="queue_")
@@ -84,9 +93,10 @@ def run_strategy(job: Job) -> RunRecord:
             for epoch in range(job.epochs):
                 batches = loader.epoch(epoch, job.warmup + job.batches)
                 timed.append(_time(batches, step, job.warmup, store.num_nodes))
+            run = whole.facts()
         # Before the check, which is not measured.
         process, layouts = process_facts(disk.now()), store.derived.used()
-        values = loader.record.as_dict()
+        values = {**loader.record.as_dict(), "run": run}
         for entry, found in zip(values["epochs"], timed, strict=True):
             entry["timed_seconds"], entry["distinct_rows"] = found
         digest = None
@@ -96,6 +106,36 @@ def run_strategy(job: Job) -> RunRecord:
             "bench", store, **_told(job), process=process, loader=values, layouts=layouts,
             series=monitor.series, digest=digest,
         )  # fmt: skip
+
+
+class _WholeRun:
+    """What a run took and moved since just before its loader was made: preparation and all."""
+
+    def __init__(self, store: GraphStore) -> None:
+        self._store = store
+        self._first_batch_seconds: float | None = None
+        self._before = self._moved()
+        self._start = time.perf_counter()
+
+    def note_batch(self) -> None:
+        """A batch is there."""
+        if self._first_batch_seconds is None:
+            self._first_batch_seconds = time.perf_counter() - self._start
+
+    def facts(self) -> dict[str, Any]:
+        """So far, as docs/record.md has it."""
+        seconds = time.perf_counter() - self._start
+        moved = {name: after - self._before[name] for name, after in self._moved().items()}
+        return {"seconds": seconds, "first_batch_seconds": self._first_batch_seconds, **moved}
+
+    def _moved(self) -> dict[str, int]:
+        counters = self._store.counters
+        return {
+            "read_requests": counters.read_requests,
+            "write_requests": counters.write_requests,
+            "drive_bytes": drive_read_bytes(),
+            "drive_written_bytes": drive_written_bytes(),
+        }
 
 
 def run_peer(job: Job) -> RunRecord:
