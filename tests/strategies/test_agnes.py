@@ -242,6 +242,17 @@ def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
         AgnesOptions(**options)
 
 
+def test_small_rows_are_cached_as_far_as_memory_can_tell_which(tmp_path: Path) -> None:
+    """To choose a row of 4 bytes takes several times its memory."""
+    with make_store(tmp_path / "g", random_graph(4_000_000, 500_000), dim=1, train=40) as store:
+        least = parse_size(smallest_memory(lambda memory: make(store, "agnes", memory)))
+        assert least < 12 * store.num_nodes, "a row and its node"
+        wanted = all_contents(make(store, "memory", "1GB").epoch(0))
+        for more in (1 << 20, 32 << 20):
+            with closing(make(store, "agnes", least + more)) as loader:
+                assert all_contents(loader.epoch(0)) == wanted
+
+
 def test_a_disk_that_is_too_small_is_refused(store: GraphStore) -> None:
     for overlap, count in ((False, "two"), (True, "three")):
         with pytest.raises(BudgetError, match=f"{count} hyperbatches of 7 batches need"):

@@ -101,16 +101,17 @@ def _with_buffer(context: Context, topology: Blocks, room: int) -> Blocks:
 def _sized(context: Context, window: Window, room: int) -> Window:
     """Rows, and hyperbatches that can be made in what they leave, or in their memory in turn."""
     rows, given = window.rows, context.options.hyperbatch
-    each = rows.cached_row_bytes(context) if isinstance(rows, PackedWindow) else 1
-    most = min(room // each, context.graph.num_nodes)
+    most = 0
     if isinstance(rows, PackedWindow):  # with as many rows as may be, for what deciding takes
+        most = _most_rows(context, window, rows, room)
         window = replace(window, rows=replace(rows, cache_rows=most))
     least = _of(context, window, given or 1, one_pass=False).ahead_bytes(context)
     useful = _useful_bytes(context, window)
     if _overlaps(context, window, room):
         window = replace(window, when="beside")
         making = max(least, min(room // _MAKING_SHARE, useful))
-        most = min(max(room - making, 0) // each, context.graph.num_nodes)
+        if isinstance(rows, PackedWindow):
+            most = min(max(room - making, 0) // rows.cached_row_bytes(context), most)
     else:
         making = max(least, min(room, useful))
     if isinstance(rows, PackedWindow):
@@ -126,6 +127,19 @@ def _sized(context: Context, window: Window, room: int) -> Window:
         window = _of(context, window, _most_batches(context, window, making), one_pass=False)
         window = replace(window, sure_batches=sure, disk_bytes=room_on_disk)
     return replace(window, by_blocks=_with_picks(context, window, making), rows=rows)
+
+
+def _most_rows(context: Context, window: Window, rows: PackedWindow, room: int) -> int:
+    """The largest cache: of rows that are small, deciding which they are takes more memory than
+    they do."""
+    low, high = 0, min(room // rows.cached_row_bytes(context), context.graph.num_nodes)
+    batches = context.options.hyperbatch or 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        tried = replace(window, rows=replace(rows, cache_rows=middle))
+        fits = _of(context, tried, batches, one_pass=False).ahead_bytes(context) <= room
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return low
 
 
 def _of(context: Context, window: Window, batches: int, *, one_pass: bool) -> Window:
