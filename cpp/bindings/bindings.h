@@ -70,5 +70,6 @@ void BindNeighbor(nb::module_& m);
 void BindLayout(nb::module_& m);
 void BindSegment(nb::module_& m);
 void BindBlocks(nb::module_& m);
+void BindParts(nb::module_& m);
 
 }  // namespace outcrop::bindings

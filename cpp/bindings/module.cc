@@ -15,4 +15,5 @@ NB_MODULE(_core, m) {
   outcrop::bindings::BindLayout(m);
   outcrop::bindings::BindSegment(m);
   outcrop::bindings::BindBlocks(m);
+  outcrop::bindings::BindParts(m);
 }

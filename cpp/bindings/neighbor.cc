@@ -69,6 +69,28 @@ void Detach(ListsHandle& self) {
   self.memory.reset();
 }
 
+// The nodes and starts are looked at now, and need not live on.
+void AttachMacro(MacroListsHandle& self, Array1<uint8_t> table, Array1<const int64_t> nodes,
+                 Array1<const int64_t> starts, Array1<uint8_t> entries) {
+  Require(!self.memory.is_valid(), "lists are attached already");
+  const auto bytes = [](const Array1<uint8_t>& memory) {
+    return std::span(reinterpret_cast<std::byte*>(memory.data()), memory.size());
+  };
+  {
+    nb::gil_scoped_release unlocked;
+    self.lists.Attach(bytes(table), Span(nodes), Span(starts), bytes(entries));
+  }
+  self.memory = nb::make_tuple(table, entries);
+}
+
+void DetachMacro(MacroListsHandle& self) {
+  {
+    nb::gil_scoped_release unlocked;  // as of lists
+    self.lists.Detach();
+  }
+  self.memory.reset();
+}
+
 std::tuple<uint64_t, uint64_t, uint64_t, uint64_t> Counts(ListsHandle& self) {
   const NeighborLists::Counts& counts = self.lists.counts();
   return {counts.hit_nodes, counts.hit_entries, counts.miss_nodes, counts.miss_entries};
@@ -161,6 +183,12 @@ void BindNeighbor(nb::module_& m) {
       .def("detach", &Detach)
       .def("counts", &Counts)
       .def("reset_counts", &ResetCounts);
+  nb::class_<MacroListsHandle>(m, "MacroLists")
+      .def(nb::init<uint32_t>(), nb::arg("entry_bytes"))
+      .def_static("table_bytes", &cache::MacroLists::TableBytes, nb::arg("nodes"))
+      .def("attach", &AttachMacro, nb::arg("table").noconvert(), nb::arg("nodes").noconvert(),
+           nb::arg("starts").noconvert(), nb::arg("entries").noconvert())
+      .def("detach", &DetachMacro);
   BindCount<int32_t>(m);
   BindCount<int64_t>(m);
   nb::class_<CompressedOffsets>(m, "CompressedOffsets")

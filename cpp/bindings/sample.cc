@@ -64,8 +64,10 @@ TopologyHandle MakePagedTopology(const FileHandle& indptr, uint64_t indptr_base,
 
 template <typename Index>
 std::shared_ptr<Topology> CachedOver(sample::Offsets offsets, cache::NeighborLists& lists,
-                                     disk::Engine& engine, const FileHandle& file, uint64_t base) {
-  return std::make_shared<sample::CachedTopology<Index>>(offsets, lists, engine, file.file, base);
+                                     disk::Engine& engine, const FileHandle& file, uint64_t base,
+                                     cache::MacroLists* macro) {
+  return std::make_shared<sample::CachedTopology<Index>>(offsets, lists, engine, file.file, base,
+                                                         macro);
 }
 
 using HeldOffsets = nb::handle_t<cache::CompressedOffsets>;
@@ -79,18 +81,21 @@ sample::Offsets OffsetsIn(HeldOffsets held) {
 template <typename Given>
 TopologyHandle MakeCachedTopology(Given indptr, nb::handle_t<ListsHandle> lists,
                                   nb::handle_t<disk::Engine> engine, const FileHandle& file,
-                                  uint64_t base) {
+                                  uint64_t base, MacroListsHandle* macro) {
+  cache::MacroLists* more = macro == nullptr ? nullptr : &macro->lists;
+  const nb::object held = macro == nullptr ? nb::none() : nb::find(macro);
   cache::NeighborLists& core = nb::cast<ListsHandle&>(lists).lists;
   auto& reader = nb::cast<disk::Engine&>(engine);
   const auto make = core.entry_bytes() == 4 ? CachedOver<int32_t> : CachedOver<int64_t>;
-  return {make(OffsetsIn(indptr), core, reader, file, base),
-          nb::make_tuple(indptr, nb::borrow(lists), nb::borrow(engine))};
+  return {make(OffsetsIn(indptr), core, reader, file, base, more),
+          nb::make_tuple(indptr, nb::borrow(lists), nb::borrow(engine), held)};
 }
 
 template <typename Given>
 void BindCached(nb::module_& m) {
   m.def("cached_topology", &MakeCachedTopology<Given>, nb::arg("indptr").noconvert(),
-        nb::arg("lists"), nb::arg("engine"), nb::arg("file"), nb::arg("base"));
+        nb::arg("lists"), nb::arg("engine"), nb::arg("file"), nb::arg("base"),
+        nb::arg("macro").none() = nb::none());
 }
 
 uint64_t CachedTopologyBytes(uint32_t entry_bytes, uint64_t nodes, uint64_t entries) {

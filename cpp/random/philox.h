@@ -23,6 +23,7 @@ enum class Purpose : uint32_t {
   kExpand = 8,
   kSeedOrder = 9,
   kHop = 10,
+  kPartTie = 11,
 };
 
 // 128 random bits for a 64-bit key and a 128-bit counter.

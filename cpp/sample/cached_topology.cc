@@ -38,14 +38,20 @@ void With(const Offsets& offsets, Use use) {
 template <typename Index>
 CachedTopology<Index>::CachedTopology(Offsets offsets, cache::NeighborLists& lists,
                                       disk::Engine& engine, std::shared_ptr<const disk::File> file,
-                                      uint64_t base)
-    : offsets_(offsets), lists_(lists), engine_(engine), file_(std::move(file)), base_(base) {
+                                      uint64_t base, cache::MacroLists* macro)
+    : offsets_(offsets),
+      lists_(lists),
+      macro_(macro == nullptr ? no_macro_ : *macro),
+      engine_(engine),
+      file_(std::move(file)),
+      base_(base) {
   With(offsets, [&](const auto& of) {
     num_nodes_ = of.num_nodes();
     num_edges_ = of.num_edges();
   });
   Check(lists.num_nodes() == num_nodes_, "the lists are of another number of nodes");
-  Check(lists.entry_bytes() == sizeof(Index), "the lists have entries of another size");
+  Check(lists.entry_bytes() == sizeof(Index) && macro_.entry_bytes() == sizeof(Index),
+        "the lists have entries of another size");
   const uint64_t size = file_->size();
   Check(base <= size && static_cast<uint64_t>(num_edges_) <= (size - base) / sizeof(Index),
         "indptr ends beyond the file of indices");
@@ -109,56 +115,81 @@ void CachedTopology<Index>::FetchCached(const Drawn& drawn, threads::Pool& pool,
                                         memory::Buffer<Miss>& misses) {
   using Reader = cache::NeighborLists::Reader;
   const Reader reader(lists_);
+  const cache::MacroLists::Reader macro(macro_);
   misses.resize(drawn.nodes.size());
   std::atomic<size_t> missed{0};
-  std::atomic<uint64_t> hit_nodes{0}, hit_entries{0};
+  struct Hits {
+    std::atomic<uint64_t> nodes{0}, entries{0};
+  };
+  Hits hits, macro_hits;
   const auto* entries = reinterpret_cast<const Index*>(reader.entries());
+  const auto* macro_entries = reinterpret_cast<const Index*>(macro.entries());
+  // A list in memory, and how many entries there are from its first on.
+  struct Found {
+    const Index* list = nullptr;
+    uint64_t entries = 0;
+  };
   pool.For(drawn.nodes.size(), kGrain, [&](size_t begin, size_t end) {
-    std::array<uint64_t, kGrain> list, start;
-    const bool none = reader.empty();
+    std::array<uint64_t, kGrain> list;
+    std::array<Found, kGrain> found;
+    std::array<bool, kGrain> of_macro;
+    const bool none = reader.empty(), no_macro = macro.empty();
     for (size_t i = begin; i < end; ++i) {
       if (none) {
         list[i - begin] = Reader::kNone;
-        continue;
+      } else {
+        if (i + kAhead < end) reader.PrefetchBlock(drawn.nodes[i + kAhead]);
+        list[i - begin] = reader.List(drawn.nodes[i]);
+        if (list[i - begin] != Reader::kNone) reader.PrefetchStart(list[i - begin]);
       }
-      if (i + kAhead < end) reader.PrefetchBlock(drawn.nodes[i + kAhead]);
-      list[i - begin] = reader.List(drawn.nodes[i]);
-      if (list[i - begin] != Reader::kNone) reader.PrefetchStart(list[i - begin]);
+      if (!no_macro && list[i - begin] == Reader::kNone) macro.Prefetch(drawn.nodes[i]);
     }
     for (size_t i = begin; i < end; ++i) {
-      if (list[i - begin] == Reader::kNone) continue;
-      start[i - begin] = reader.Begin(drawn.nodes[i], list[i - begin]);
-      __builtin_prefetch(entries + start[i - begin]);
+      of_macro[i - begin] = false;
+      if (list[i - begin] != Reader::kNone) {
+        const uint64_t start = reader.Begin(drawn.nodes[i], list[i - begin]);
+        found[i - begin] = {entries + start, reader.num_entries() - start};
+      } else if (!no_macro) {
+        const uint64_t start = macro.Begin(drawn.nodes[i]);
+        if (start == cache::MacroLists::Reader::kNone) continue;
+        found[i - begin] = {macro_entries + start, macro.num_entries() - start};
+        of_macro[i - begin] = true;
+      }
+      __builtin_prefetch(found[i - begin].list);
     }
     std::array<Miss, kGrain> here;
     size_t missed_here = 0;
-    uint64_t nodes_here = 0, entries_here = 0;
+    std::array<uint64_t, 2> nodes_here{}, entries_here{};  // of lists, of the macro batch
     for (size_t i = begin; i < end; ++i) {
       const uint64_t first = drawn.first[i], last = drawn.first[i + 1];
       if (first == last) continue;
-      if (list[i - begin] == Reader::kNone) {
+      const Found& at = found[i - begin];
+      if (at.list == nullptr) {
         here[missed_here++] = {drawn.nodes[i], static_cast<uint32_t>(i), 0};
         continue;
       }
-      const uint64_t offset = start[i - begin] - static_cast<uint64_t>(drawn.lists[i].begin);
       for (uint64_t e = first; e < last; ++e) {
-        const uint64_t at = offset + static_cast<uint64_t>(drawn.edge_ids[e]);
-        if (at >= reader.num_entries()) throw BadTopology("the cached lists are of another graph");
-        neighbours[e] = static_cast<int64_t>(entries[at]);
+        const auto entry = static_cast<uint64_t>(drawn.edge_ids[e] - drawn.lists[i].begin);
+        if (entry >= at.entries) throw BadTopology("the cached lists are of another graph");
+        neighbours[e] = static_cast<int64_t>(at.list[entry]);
       }
-      ++nodes_here;
-      entries_here += last - first;
+      ++nodes_here[of_macro[i - begin]];
+      entries_here[of_macro[i - begin]] += last - first;
     }
     std::copy_n(here.begin(), missed_here, misses.data() + missed.fetch_add(missed_here));
-    hit_nodes += nodes_here;
-    hit_entries += entries_here;
+    hits.nodes += nodes_here[0];
+    hits.entries += entries_here[0];
+    macro_hits.nodes += nodes_here[1];
+    macro_hits.entries += entries_here[1];
   });
   misses.resize(missed);
   cache::NeighborLists::Counts& counts = lists_.counts();
-  counts.hit_nodes += hit_nodes;
-  counts.hit_entries += hit_entries;
+  counts.hit_nodes += hits.nodes;
+  counts.hit_entries += hits.entries;
   counts.miss_nodes += missed;
-  counts.miss_entries += drawn.edge_ids.size() - hit_entries;
+  counts.miss_entries += drawn.edge_ids.size() - hits.entries - macro_hits.entries;
+  macro_.counts().hit_nodes += macro_hits.nodes;
+  macro_.counts().hit_entries += macro_hits.entries;
 }
 
 template <typename Index>

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "cache/macro_lists.h"
 #include "cache/neighbor_lists.h"
 #include "cache/offsets.h"
 #include "disk/engine.h"
@@ -25,11 +26,13 @@ using Offsets = std::variant<std::span<const int64_t>, const cache::CompressedOf
 template <typename Index>
 class CachedTopology final : public Topology {
  public:
-  // Entries of `indices` begin at byte `base` of `file`. Throws std::invalid_argument where sizes
-  // contradict each other, or offsets are not complete. REQUIRES: what offsets are in, lists and
-  // engine outlive this object.
+  // Entries of `indices` begin at byte `base` of `file`. `macro`: looked at for lists that are not
+  // among `lists`; may be null. Throws std::invalid_argument where sizes contradict each other, or
+  // offsets are not complete. REQUIRES: what offsets are in, lists, macro and engine outlive this
+  // object.
   CachedTopology(Offsets offsets, cache::NeighborLists& lists, disk::Engine& engine,
-                 std::shared_ptr<const disk::File> file, uint64_t base);
+                 std::shared_ptr<const disk::File> file, uint64_t base,
+                 cache::MacroLists* macro = nullptr);
 
   int64_t num_nodes() const override { return num_nodes_; }
   int64_t num_edges() const override { return num_edges_; }
@@ -76,10 +79,12 @@ class CachedTopology final : public Topology {
   // Constant after construction
   const Offsets offsets_;
   cache::NeighborLists& lists_;
+  cache::MacroLists& macro_;
   disk::Engine& engine_;
   const std::shared_ptr<const disk::File> file_;
   const uint64_t base_;
   int64_t num_nodes_, num_edges_;
+  cache::MacroLists no_macro_{sizeof(Index)};
 
   mutable std::mutex mutex_;
   // Guarded by mutex_

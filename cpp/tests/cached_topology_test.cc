@@ -228,6 +228,84 @@ TEST_CASE("cached topology: equals arrays, whatever is cached") {
   CheckEqualsArrays<int32_t>(129);  // entries that straddle pages
 }
 
+// The lists of every `step`-th node, as those of partitions are attached.
+template <typename Index>
+struct Parts {
+  Parts(const Graph<Index>& graph, int64_t first, int64_t step) : lists(sizeof(Index)) {
+    for (int64_t node = first; node < graph.num_nodes(); node += step) {
+      const auto begin = graph.indices.begin() + graph.indptr[static_cast<size_t>(node)];
+      const auto end = graph.indices.begin() + graph.indptr[static_cast<size_t>(node) + 1];
+      nodes.push_back(node);
+      entries.insert(entries.end(), begin, end);
+      starts.push_back(static_cast<int64_t>(entries.size()));
+    }
+    table = disk::AlignedMemory(cache::MacroLists::TableBytes(nodes.size()));
+  }
+
+  void Attach() {
+    lists.Attach({table.data(), table.size()}, nodes, starts, std::as_bytes(std::span(entries)));
+  }
+
+  cache::MacroLists lists;
+  std::vector<int64_t> nodes, starts{0};
+  std::vector<Index> entries;
+  disk::AlignedMemory table;
+};
+
+TEST_CASE("cached topology: lists of partitions beside it, which come and go") {
+  const Graph<int32_t> graph(Degrees(3000, 7), 4096);
+  ArrayTopology<int32_t> arrays(graph.indptr, graph.indices);
+  disk::Engine engine(Options(EngineKind::kPool));
+  threads::Pool pool(3);
+  const auto scores = SomeScores(graph.num_nodes(), 0.3, 11);
+  Cached<int32_t> cached(graph, scores, RoomFor(graph, scores));
+  Parts<int32_t> odd(graph, 1, 2), all(graph, 0, 1);
+  CachedTopology<int32_t> topology(graph.indptr, cached.lists, engine, graph.file, 4096,
+                                   &odd.lists);
+  const Frontiers frontier(arrays, SomeNodes(2000, 2999, 3), 10, 1);
+  const auto expected = frontier.Fetch(arrays, pool);
+  const NeighborLists::Counts& counts = cached.lists.counts();
+  CHECK(frontier.Fetch(topology, pool) == expected);
+  const uint64_t missed = counts.miss_entries;
+  CHECK(odd.lists.counts().hit_entries == 0);
+  odd.Attach();
+  CHECK(frontier.Fetch(topology, pool) == expected);
+  CHECK(odd.lists.counts().hit_entries > 0);
+  CHECK(counts.miss_entries - missed + odd.lists.counts().hit_entries == missed);
+  odd.lists.Detach();
+  CHECK(frontier.Fetch(topology, pool) == expected);
+
+  CachedTopology<int32_t> whole(graph.indptr, cached.lists, engine, graph.file, 4096, &all.lists);
+  all.Attach();
+  const uint64_t requests = engine.counters().read_requests;
+  CHECK(frontier.Fetch(whole, pool) == expected);
+  CHECK(engine.counters().read_requests == requests);
+}
+
+TEST_CASE("macro lists: what contradicts itself is refused") {
+  const Graph<int32_t> graph({3, 2, 4}, 64);
+  Parts<int32_t> parts(graph, 0, 1);
+  const auto refused = [&] { CHECK_THROWS_AS(parts.Attach(), std::invalid_argument); };
+  std::swap(parts.starts[1], parts.starts[2]);
+  refused();
+  std::swap(parts.starts[1], parts.starts[2]);
+  parts.nodes[2] = 0;  // twice
+  refused();
+  parts.nodes[2] = 2;
+  parts.entries.pop_back();
+  refused();
+  parts.entries.push_back(0);
+  CHECK_NOTHROW(parts.Attach());
+  cache::MacroLists none(4);
+  CHECK_NOTHROW(none.Attach({}, {}, std::array<int64_t, 1>{0}, {}));
+  CHECK(cache::MacroLists::Reader(none).empty());
+  disk::Engine engine(Options(EngineKind::kPool));
+  NeighborLists lists(3, 4);
+  cache::MacroLists wide(8);
+  CHECK_THROWS_AS(CachedTopology<int32_t>(graph.indptr, lists, engine, graph.file, 64, &wide),
+                  std::invalid_argument);
+}
+
 TEST_CASE("cached topology: a graph without edges, and one without nodes") {
   disk::Engine engine(Options(EngineKind::kPool));
   threads::Pool pool(2);

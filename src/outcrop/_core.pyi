@@ -271,6 +271,7 @@ def cached_topology(
     engine: Engine,
     file: File,
     base: int,
+    macro: MacroLists | None = None,
 ) -> Topology: ...
 def cached_topology_bytes(entry_bytes: int, nodes: int, entries: int) -> int: ...
 
@@ -362,6 +363,14 @@ class NeighborLists:
     def counts(self) -> tuple[int, int, int, int]: ...
     def reset_counts(self) -> None: ...
 
+class MacroLists:
+    """The lists of a macro batch; none until memory is attached."""
+    def __init__(self, entry_bytes: int) -> None: ...
+    @staticmethod
+    def table_bytes(nodes: int) -> int: ...
+    def attach(self, table: _Bytes, nodes: _Ids, starts: _Ids, entries: _Bytes) -> None: ...
+    def detach(self) -> None: ...
+
 def count_ids(ids: NDArray[Any], counts: NDArray[np.uint32]) -> int: ...
 
 class CompressedOffsets:
@@ -447,6 +456,62 @@ class _BlockWriter:
 
 class BlockWriter32(_BlockWriter): ...
 class BlockWriter64(_BlockWriter): ...
+
+# Parts
+
+def mark_seeds(ids: _Ids, assignment: NDArray[np.uint32]) -> None: ...
+def unmark_seeds(assignment: NDArray[np.uint32]) -> None: ...
+def make_groups(assignment: NDArray[np.uint32]) -> None: ...
+
+class _ListPass:
+    def add(self, offsets: _Ids, entries: NDArray[Any]) -> tuple[int, int]: ...
+    num_edges: Final[int]
+
+class _Fennel(_ListPass):
+    def __init__(
+        self,
+        assignment: NDArray[np.uint32],
+        first_part: NDArray[np.uint32],
+        degree: NDArray[np.float64],
+        target: NDArray[np.float64],
+        most: NDArray[np.uint64],
+        seed_target: NDArray[np.float64],
+        most_seeds: NDArray[np.uint64],
+        gamma: float,
+        seed: int,
+        bloom: bool,
+    ) -> None: ...
+    def restart(self) -> None: ...
+
+class _PartCounts(_ListPass):
+    def __init__(
+        self,
+        assignment: NDArray[np.uint32],
+        nodes: NDArray[np.uint64],
+        entries: NDArray[np.uint64],
+        inside: NDArray[np.uint64],
+        cross: NDArray[np.uint32],
+    ) -> None: ...
+
+class _PartLists(_ListPass):
+    def __init__(
+        self,
+        assignment: NDArray[np.uint32],
+        first_part: int,
+        first_node: _Ids,
+        first_entry: _Ids,
+        nodes: NDArray[Any],
+        begins: _Ids,
+        entries: NDArray[Any],
+        entries_before: int,
+    ) -> None: ...
+
+class Fennel32(_Fennel, _ListPass): ...
+class Fennel64(_Fennel, _ListPass): ...
+class PartCounts32(_PartCounts, _ListPass): ...
+class PartCounts64(_PartCounts, _ListPass): ...
+class PartLists32(_PartLists, _ListPass): ...
+class PartLists64(_PartLists, _ListPass): ...
 
 class GraphBlocks:
     memory_bytes: Final[int]

@@ -21,9 +21,9 @@ from tests.graphs import random_graph, save_npz
 from tests.processes import running
 from tests.stores import make_random_store
 
-COMMANDS = [["import", "npz"], ["import", "edgelist"], ["synth"], ["info"], ["profile"],
-            ["prepare"], ["train"], ["infer"], ["bench"], ["report"], ["verify"], ["gc"],
-            ["doctor"], ["demo"]]  # fmt: skip
+COMMANDS = [["import", "npz"], ["import", "edgelist"], ["synth"], ["reorder"], ["info"],
+            ["profile"], ["partition"], ["prepare"], ["train"], ["infer"], ["bench"], ["report"],
+            ["verify"], ["gc"], ["doctor"], ["demo"]]  # fmt: skip
 
 
 def outcrop(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -53,6 +53,45 @@ def test_synth_info_verify_gc(tmp_path: Path) -> None:
     assert json.loads(outcrop("gc", store, "--json").stdout)["removed"] == []
     big = outcrop("synth", tmp_path / "big", "--expand", store, "--factor", "2")
     assert big.returncode == 0 and "4,000 nodes" in big.stdout
+
+
+def test_partition_says_what_it_made_and_finds_it_again(tmp_path: Path) -> None:
+    store = tmp_path / "s"
+    outcrop("synth", store, "--nodes", "20K", "--edges", "200K", "--dim", "0", "--train-fraction",
+            "0.1")  # fmt: skip
+    done = outcrop("partition", store, "--parts", "10")
+    assert done.returncode == 0, done.stderr
+    shown = " ".join(done.stdout.split())
+    assert "parts 10 " in shown and "(parts at random: 90.0%)" in shown
+    assert "training nodes (largest part / mean)" in shown and "found" not in shown
+    assert "found; made earlier" in outcrop("partition", store, "--parts", "10").stdout
+    facts = json.loads(outcrop("partition", store, "--parts", "10", "--json").stdout)
+    assert facts["found"] is True and facts["random_cut"] == pytest.approx(0.9)
+    assert facts["cut"] < 0.5 and 1 <= facts["balance"] <= 1.1 and facts["train_balance"] < 1.2
+    assert Path(facts["path"]).name.startswith("partitions-")
+    other = json.loads(outcrop("partition", store, "--seed", "5", "--json").stdout)
+    assert other["parts"] == 20 and other["found"] is False and other["digest"] != facts["digest"]
+    assert "whole" in outcrop("verify", store).stdout
+    assert len(json.loads(outcrop("gc", store, "--all", "--json").stdout)["removed"]) == 2
+
+
+@pytest.mark.parametrize(
+    "options,status,message",
+    [
+        (["--parts", "0"], 2, "parts must be 1 to"),
+        (["--counting", "bloom"], 2, "needs passes=1"),
+        (["--levels", "3"], 2, "--levels"),
+        (["--memory", "1MB"], 1, "memory=1.0 MB is too little"),
+    ],
+)
+def test_partition_refuses_what_cannot_be(
+    tmp_path: Path, options: list[str], status: int, message: str
+) -> None:
+    with make_random_store(tmp_path / "s"):
+        pass
+    done = outcrop("partition", tmp_path / "s", *options)
+    assert done.returncode == status
+    assert message in " ".join(done.stderr.split())
 
 
 def test_names_in_brackets_are_shown_as_they_are(tmp_path: Path) -> None:
@@ -188,16 +227,18 @@ def test_ctrl_c_leaves_nothing_and_exits_with_130(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_what_is_prepared_is_found_by_training(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("batching", "layouts"), [("random", 2), ("partition:parts=50", 3)])
+def test_what_is_prepared_is_found_by_training(tmp_path: Path, batching: str, layouts: int) -> None:
     store = tmp_path / "s"
     assert outcrop("synth", store, "--nodes", "3K", "--edges", "20K", "--dim", "9").returncode == 0
     settings = ["--strategy", "diskgnn", "--num-neighbors", "4,3", "--batch-size", "10",
-                "--epochs", "2", "--memory", "50MB", "--seed", "3"]  # fmt: skip
+                "--epochs", "2", "--memory", "50MB", "--seed", "3",
+                "--batching", batching]  # fmt: skip
     made = outcrop("prepare", store, *settings)
     assert made.returncode == 0, made.stderr
     assert "distinct epochs" in made.stdout and "trace bytes" in made.stdout
     before = sorted(os.listdir(store / "derived"))
-    assert len(before) == 2
+    assert len(before) == layouts
     found = json.loads(outcrop("prepare", store, *settings, "--json").stdout)
     assert found["distinct_epochs"] == 2 and found["rows_cached"] + found["rows_packed"] > 0
     done = outcrop("train", store, *settings, "--layers", "2", "--hidden", "4")

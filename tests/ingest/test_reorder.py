@@ -26,6 +26,7 @@ from outcrop.ingest.build import import_graph, ingest_disk
 from outcrop.ingest.edgelist import edgelist_source
 from outcrop.ingest.files import Files, file_attributes
 from outcrop.ingest.reorder import reorder
+from outcrop.layout.partitions import Partitions, community_order, open_partitions
 from outcrop.store import permute
 from outcrop.store.arrays import ArrayWriter
 from outcrop.store.checks import ArrayChecks
@@ -121,6 +122,20 @@ def test_a_reordered_store_is_what_the_order_says(
             assert_same_graph(found, store, order)
     assert outcrop.verify(folder / "t").ok
     assert not (folder / "t/scratch").exists()
+
+
+def test_the_order_by_communities_is_that_of_parts(tmp_path: Path) -> None:
+    with make_random_store(tmp_path / "s", 25_000, 60_000, edge_ids=True) as store:
+        reorder(store, tmp_path / "t", community_order(), "33.9MB")
+        with Partitions(store.disk, open_partitions(store)) as partitions:
+            assert partitions.parts == 5
+            order = np.argsort(partitions.load_assignment(), kind="stable")
+        with outcrop.open(tmp_path / "t") as found:
+            assert_same_graph(found, store, order)
+            assert found.manifest.provenance["options"]["order"] == "community"
+    command = ["reorder", str(tmp_path / "s"), str(tmp_path / "u"), "--order", "community"]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert files_of(tmp_path / "u") == files_of(tmp_path / "t")
 
 
 @pytest.mark.parametrize("targets, width", [("classes", None), ("multilabel", 3), ("values", None),

@@ -143,9 +143,14 @@ def test_orders_of_different_keys_are_independent(other: model.Key) -> None:
 # Batches
 
 
-def order_of(count: int, batch_size: int, **options: bool) -> SeedOrder:
+def order_of(
+    count: int, batch_size: int, *, shuffle: bool = True, drop_last: bool = False
+) -> SeedOrder:
     nodes = np.arange(count, dtype=np.int64) * 3 + 5
-    return SeedOrder(nodes, batch_size=batch_size, stream=Stream.TRAIN, seed=11, **options)
+    return SeedOrder(
+        nodes, batch_size=batch_size, stream=Stream.TRAIN, seed=11, shuffle=shuffle,
+        drop_last=drop_last,
+    )  # fmt: skip
 
 
 @given(st.integers(0, 60), st.integers(1, 70), st.booleans(), st.integers(0, 2**32 - 1))

@@ -332,7 +332,7 @@ def test_a_layout_is_made_once_and_found_again(
     def never(*_: object) -> NDArray[np.float32]:
         raise AssertionError("scored again")
 
-    monkeypatch.setattr(neighbors, "METRICS", dict.fromkeys(METRICS, never))
+    monkeypatch.setattr("outcrop.topology.lists.METRICS", dict.fromkeys(METRICS, never))
     with NeighborCache.open(store, budget) as again:
         assert cached_lists(again, store) == lists
         held = [garbage.path for garbage in find_garbage(store.path, everything=True)]

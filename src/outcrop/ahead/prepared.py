@@ -230,7 +230,7 @@ class PreparedEpochs:
             return Resident(), samplers
         if self.source == "cache":
             room = prepare_bytes - self.sampling_bytes(context, self.source)
-            return CachedLists.within(context, room), 1
+            return CachedLists(0).within(context, room), 1
         return Paged(PAGE_THREADS // samplers), samplers
 
     def open(self, on: Resources, topology: Topology, rows: RowSource | None, _: int) -> Ahead:

@@ -16,6 +16,7 @@ from outcrop.cli.import_ import import_app
 from outcrop.cli.infer import infer
 from outcrop.cli.info import info
 from outcrop.cli.output import guarded
+from outcrop.cli.partition import partition
 from outcrop.cli.prepare import prepare
 from outcrop.cli.profile import profile
 from outcrop.cli.reorder import reorder
@@ -64,7 +65,8 @@ def _outcrop(
 
 app.add_typer(import_app)
 _COMMANDS = (
-    synth, reorder, info, profile, prepare, train, infer, bench, report, verify, gc, doctor, demo,
+    synth, reorder, info, profile, partition, prepare, train, infer, bench, report, verify, gc,
+    doctor, demo,
 )  # fmt: skip
 for command in _COMMANDS:
     app.command()(guarded(command))

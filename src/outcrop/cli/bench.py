@@ -10,6 +10,7 @@ import typer
 from outcrop.cli.arguments import Store, neighbor_counts, optional
 from outcrop.cli.output import say, stderr, stdout
 from outcrop.errors import OutcropError
+from outcrop.sample.batching import RANDOM
 from outcrop.tools.bench.compare import BenchOptions, run_bench
 from outcrop.tools.report import compare, load, print_report, write_report
 
@@ -48,6 +49,9 @@ def bench(
     epochs: Annotated[int, typer.Option(min=1, help="Epochs per run.")] = 1,
     repeat: Annotated[int, typer.Option(min=1, help="Runs of each strategy.")] = 3,
     seed: Annotated[int, typer.Option(min=0)] = 0,
+    batching: Annotated[
+        str, typer.Option(help="random, or partition: seeds of neighbours.")
+    ] = RANDOM,
     check: Annotated[bool, typer.Option(help="Compare digests of batches.")] = True,
     report: Annotated[bool, typer.Option(help="Write report.html beside the records.")] = True,
     slow: Annotated[
@@ -78,6 +82,7 @@ def bench(
         epochs=epochs,
         repeat=repeat,
         seed=seed,
+        batching=batching,
         check_batches=3 if check else 0,
         slow={name: (10, 5) for name in (slow or "").split(",") if name},
     )

@@ -10,9 +10,10 @@ from outcrop.cli.arguments import Json, Store, neighbor_counts
 from outcrop.cli.output import Bars, print_facts, print_json, stderr
 from outcrop.errors import OptionError
 from outcrop.options import format_size
+from outcrop.run.order import check_batching, seed_order
 from outcrop.run.runner import Runner
+from outcrop.sample.batching import RANDOM
 from outcrop.sample.sampler import Sampling
-from outcrop.sample.seeds import SeedOrder, seed_nodes
 from outcrop.store.store import GraphStore
 
 
@@ -32,6 +33,9 @@ def prepare(
         bool, typer.Option("--shuffle/--no-shuffle", help="Whether epochs are shuffled.")
     ] = True,
     sampler: Annotated[str, typer.Option(help="neighbor or shadow.")] = "neighbor",
+    batching: Annotated[
+        str, typer.Option(help="random, or partition: seeds of neighbours.")
+    ] = RANDOM,
     replace: Annotated[
         bool, typer.Option("--replace", help="Draw neighbours with replacement.")
     ] = False,
@@ -69,10 +73,11 @@ def prepare(
     )
     try:
         with GraphStore(store) as opened, Bars() as progress:
-            nodes, stream = seed_nodes(opened, input_nodes)
-            seeds = SeedOrder(
-                nodes, batch_size=batch_size, stream=stream, seed=seed, shuffle=shuffle
-            )
+            check_batching(batching, shuffle=shuffle)
+            seeds = seed_order(
+                opened, input_nodes, batch_size=batch_size, seed=seed, shuffle=shuffle,
+                batching=batching, memory=memory, progress=progress,
+            )  # fmt: skip
             runner = Runner(
                 opened, sampling, seeds, strategy=strategy, memory=memory, disk=disk,
                 epochs=epochs, progress=progress, device=device,

@@ -53,6 +53,10 @@ def profile(
     sampler: Annotated[
         str | None, _option("--sampler", "neighbor or shadow.", _DEFAULT.sampling.kind)
     ] = None,
+    batching: Annotated[
+        str | None,
+        _option("--batching", "random, or partition: seeds of neighbours.", _DEFAULT.batching),
+    ] = None,
     trace: Annotated[Path | None, optional("Profile this trace instead.")] = None,
     as_json: Json = False,
     out: Annotated[Path | None, optional("A folder for profile.json and pictures.")] = None,
@@ -63,6 +67,8 @@ def profile(
     one.
 
     Example: outcrop profile papers.outcrop --num-neighbors 10,10,10 --batches 40 --out profile
+
+    Example: outcrop profile papers.outcrop --batching partition
     """
     given = {
         "num_neighbors": None if num_neighbors is None else neighbor_counts(num_neighbors),
@@ -70,6 +76,7 @@ def profile(
         "input_nodes": input_nodes,
         "seed": seed,
         "sampler": sampler,
+        "batching": batching,
     }
     given = {name: value for name, value in given.items() if value is not None}
     if out is not None:
@@ -101,7 +108,8 @@ def _profile(
 
 
 def _options(given: dict[str, Any], batches: int | None) -> ProfileOptions:
-    rest = {name: given[name] for name in ("batch_size", "input_nodes", "seed") if name in given}
+    names = ("batch_size", "input_nodes", "seed", "batching")
+    rest = {name: given[name] for name in names if name in given}
     default = _DEFAULT.sampling
     sampling = Sampling.of(
         given.get("num_neighbors", default.num_neighbors), kind=given.get("sampler", default.kind)
@@ -147,8 +155,17 @@ def _facts(found: Profile) -> dict[str, str]:
         "batches": f"{found.batches:,} with {found.seeds:,} seeds",
         "accesses": f"{found.accesses:,}, {found.accesses / found.batches:,.0f} per batch",
         "distinct rows": f"{found.distinct_rows:,}; first uses are {first} of accesses",
-        "redundancy": "none: no seeds" if ratio is None else f"{ratio:,.2f} rows per seed",
+        "redundancy": _redundancy(ratio, found.random_redundancy_ratio),
     }
+
+
+def _redundancy(ratio: float | None, random: float | None) -> str:
+    if ratio is None:
+        return "none: no seeds"
+    told = f"{ratio:,.2f} rows per seed"
+    if random is None:
+        return told
+    return f"{told}; by chance {random:,.2f} ({ratio / random - 1:+.1%} by partitions)"
 
 
 def _show_reads(found: Profile) -> None:

@@ -9,6 +9,7 @@ import typer
 from outcrop.cli.arguments import Destination, Memory, Store
 from outcrop.cli.output import Bars, say_made
 from outcrop.ingest.reorder import reorder as make
+from outcrop.layout.partitions import community_order
 from outcrop.store.store import GraphStore
 
 
@@ -19,8 +20,9 @@ def reorder(
         str,
         typer.Option(
             help="degree: nodes that are read most come first. bfs: as a breadth-first search "
-            "along in-edges meets them. Or a .npy file: entry i is the node that becomes node i.",
-            metavar="degree|bfs|FILE",
+            "along in-edges meets them. community: by the parts of outcrop partition, which are "
+            "found or made. Or a .npy file: entry i is the node that becomes node i.",
+            metavar="degree|bfs|community|FILE",
             show_default=False,
         ),
     ],
@@ -39,6 +41,7 @@ def reorder(
 
     Example: outcrop reorder papers.outcrop papers-bfs.outcrop --order bfs --memory 4GB
     """
+    chosen = community_order() if order == "community" else order
     with GraphStore(store) as source, Bars() as progress:
-        manifest = make(source, destination, order, memory, edge_ids=edge_ids, progress=progress)
+        manifest = make(source, destination, chosen, memory, edge_ids=edge_ids, progress=progress)
     say_made(destination, manifest)

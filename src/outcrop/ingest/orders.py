@@ -48,7 +48,7 @@ class OrderWork:
 
 @dataclass(frozen=True)
 class NodeOrder:
-    """An order by name."""
+    """An order by name. That by communities is in layout/partitions.py, which stands above."""
 
     name: str
     node_bytes: Callable[[int], int]
@@ -281,6 +281,5 @@ ORDERS = {
     for order in (
         NodeOrder("degree", _degree_bytes, _by_degree),
         NodeOrder("bfs", _search_bytes, _breadth_first),
-        # An order by communities belongs here, once there is something that finds them.
     )
 }

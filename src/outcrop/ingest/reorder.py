@@ -37,7 +37,7 @@ _EDGES_AT_A_TIME = 1 << 18
 def reorder(
     source: GraphStore,
     path: str | os.PathLike[str],
-    order: str | os.PathLike[str],
+    order: str | os.PathLike[str] | NodeOrder,
     memory: str | int = "2GB",
     *,
     edge_ids: bool = True,
@@ -45,10 +45,11 @@ def reorder(
 ) -> Manifest:
     """Makes the store, or raises and leaves nothing.
 
-    `order`: degree, bfs, or a .npy file whose entry i is the node that becomes node i. `edge_ids`:
-    keep, for each edge, the id that it has in `source`, unless that has none.
+    `order`: degree, bfs, a .npy file whose entry i is the node that becomes node i, or an order of
+    others, such as community_order of outcrop.layout.partitions. `edge_ids`: keep, for each edge,
+    the id that it has in `source`, unless that has none.
     """
-    chosen = node_order(order)
+    chosen = order if isinstance(order, NodeOrder) else node_order(order)
     reordering = _Reordering(source, chosen, parse_size(memory), progress)
     keep = edge_ids and _has_edge_ids(source)
     with ingest_disk() as disk, StoreBuilder(Path(path), disk) as builder:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from outcrop import _core
 from outcrop.disk import PAGE_BYTES, READ_BLOCK_BYTES, Disk, aligned_empty, reading_bytes
 from outcrop.errors import CorruptError, OptionError
+from outcrop.layout.stream import check_ended, entry_parts, offset_parts
 from outcrop.options import format_size
 from outcrop.progress import SILENT, Progress
 from outcrop.schema import Count
@@ -150,11 +151,11 @@ def _made_blocks(
     writer = make(block_bytes, store.num_nodes)
     made = aligned_empty(max(READ_BLOCK_BYTES, block_bytes))
     last_nodes = np.empty(len(made) // block_bytes, np.int64)
-    parts = _offsets(store)
+    parts = offset_parts(store)
     offsets = next(parts)
     progress.stage("blocks", store.array_bytes("indices"))
     try:
-        for entries in _entries(store, dtype):
+        for entries in entry_parts(store):
             size = entries.nbytes
             while True:
                 nodes, taken, count = writer.add(offsets, entries, made, last_nodes)
@@ -168,11 +169,7 @@ def _made_blocks(
                 elif count < len(last_nodes):
                     break  # what is missing are entries
             progress.advance(size)
-        if len(offsets) > 1 or writer.num_edges != store.num_edges:
-            raise CorruptError(
-                f"{store.file('indptr')}: ends at edge {offsets[-1]}, but there are "
-                f"{store.num_edges} edges"
-            )
+        check_ended(store, offsets, writer.num_edges)
         for _ in parts:  # what is left is compared with its checksums
             pass
     except CorruptError:
@@ -181,22 +178,6 @@ def _made_blocks(
         raise
     if writer.finish(made, last_nodes):
         yield made[:block_bytes], last_nodes[:1]
-
-
-def _offsets(store: GraphStore) -> Iterator[Ids]:
-    """indptr in parts; each begins with the last entry of the one before."""
-    last = np.empty(0, np.int64)
-    for block in store.checks("indptr").blocks(store.disk):
-        part = np.concatenate([last, block.view(np.int64)])
-        last = part[-1:].copy()
-        yield part
-
-
-def _entries(store: GraphStore, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
-    """indices in parts; the last has nothing, for nodes behind the last edge."""
-    for block in store.checks("indices").blocks(store.disk):
-        yield block.view(dtype)
-    yield np.empty(0, dtype)
 
 
 def read_header(folder: Path) -> BlocksFile:

@@ -50,12 +50,16 @@ Metric = Callable[[GraphStore, Progress], Scores]
 
 def out_per_in(store: GraphStore, progress: Progress) -> Scores:
     """Out-degree / in-degree: uses by bytes (AliGraph's metric for one hop, and Ginex's)."""
-    degrees = out_degrees(store, progress)
-    scores = degrees.view(np.float32)  # in the same memory, a piece at a time
+    return per_entry(store, out_degrees(store, progress))
+
+
+def per_entry(store: GraphStore, uses: NDArray[np.uint32]) -> Scores:
+    """Uses of each list / its length, in the memory of `uses`."""
+    scores = uses.view(np.float32)
     for first in range(0, store.num_nodes, _NODES_AT_A_TIME):
         piece = slice(first, min(first + _NODES_AT_A_TIME, store.num_nodes))
         offsets = store.load_part("indptr", piece.start, piece.stop + 1)
-        scores[piece] = degrees[piece] / np.maximum(np.diff(offsets), 1)
+        scores[piece] = uses[piece] / np.maximum(np.diff(offsets), 1)
     return scores
 
 
@@ -114,7 +118,7 @@ class ListsFile:
 
 
 def write_lists(
-    store: GraphStore, folder: Path, budget_bytes: int, metric: str, progress: Progress
+    store: GraphStore, folder: Path, budget_bytes: int, metric: Metric, progress: Progress
 ) -> None:
     """Chooses the lists and writes them; CorruptError where the topology is damaged."""
     offsets = load_offsets(store)
@@ -123,7 +127,7 @@ def write_lists(
     room = budget_bytes - len(blocks) - _PADDING_BYTES
     lists = entries = 0
     if room > 0:
-        scores = METRICS[metric](store, progress)
+        scores = metric(store, progress)
         lists, entries = _core.choose_lists(offsets, scores, dtype.itemsize, room, blocks)
         del scores
     size = _core.NeighborLists.bytes(store.num_nodes, dtype.itemsize, lists, entries)

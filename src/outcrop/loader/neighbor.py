@@ -23,10 +23,12 @@ from outcrop.memory.batches import Batch
 from outcrop.observe.record import LoaderRecord
 from outcrop.plan.plan import Strategy
 from outcrop.progress import SILENT, Progress
+from outcrop.run.order import check_batching, seed_order
 from outcrop.run.runner import Runner
 from outcrop.run.schedule import Schedule
+from outcrop.sample.batching import RANDOM
 from outcrop.sample.sampler import Sampling
-from outcrop.sample.seeds import SeedOrder, Stream, seed_nodes
+from outcrop.sample.seeds import SeedOrder, Stream
 from outcrop.store.store import GraphStore
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ class LoaderOptions:
     check: bool = False
     lent_bytes: int = 0
     edge_ids: bool = True
+    batching: Any = RANDOM
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "seed", "epochs"):
@@ -78,14 +81,17 @@ class LoaderOptions:
         return known, {name: value for name, value in arguments.items() if name not in own}
 
     def seeds(self, store: GraphStore) -> SeedOrder:
-        nodes, usual = seed_nodes(store, self.input_nodes)
-        return SeedOrder(
-            nodes,
+        return seed_order(
+            store,
+            self.input_nodes,
             batch_size=self.batch_size,
-            stream=usual if self.stream is None else self.stream,
             seed=self.seed,
+            stream=self.stream,
             shuffle=self.shuffle,
             drop_last=self.drop_last,
+            batching=self.batching,
+            memory=self.memory,
+            progress=self.progress,
         )
 
 
@@ -106,6 +112,7 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
     ) -> None:
         sort_out(type(self).__name__, rest, stacklevel=3)
         _refuse_ranks()
+        check_batching(options.batching, shuffle=options.shuffle)
         self.store = as_store(data)
         seeds = options.seeds(self.store)
         self.runner = Runner(
@@ -145,7 +152,8 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
     def sibling(self, input_nodes: Any, **changes: Any) -> Self:
         """A loader of other seeds (say "val", shuffle=False) that shares this one's memory.
 
-        `changes`: batch_size, shuffle, drop_last, stream, transform. Use one of them at a time.
+        `changes`: batch_size, shuffle, batching, drop_last, stream, transform. Use one of them at a
+        time.
         """
         self.runner.check_open()
         known, rest = LoaderOptions.split(changes)
@@ -263,6 +271,7 @@ class NeighborLoader(StoreLoader, PygNeighborLoader):  # type: ignore[misc]
         check: bool = False,
         lent_bytes: int = 0,
         edge_ids: bool = True,
+        batching: Any = RANDOM,
         **rest: Any,
     ) -> None:
         """`data`, a store or its path -> batches around `input_nodes`.
@@ -286,6 +295,9 @@ class NeighborLoader(StoreLoader, PygNeighborLoader):  # type: ignore[misc]
         lent_bytes: what `loader.runner.lend()` must be able to lend to other work between epochs.
         edge_ids: whether batches have e_id: your own edges, where the store keeps them (which are
         read, unless strategy="memory"), else places in its topology.
+        batching: which shuffled seeds come together: "random", any; "partition", those of some
+        partitions of the graph, which are made where they are missing; an array with the partition
+        of each node, those of yours (docs/outre.md). Siblings that are shuffled have it, too.
 
         PyG's NodeLoader.__init__ is not called: it would hold the ids of all nodes.
         """
@@ -309,6 +321,7 @@ class NeighborLoader(StoreLoader, PygNeighborLoader):  # type: ignore[misc]
             check=check,
             lent_bytes=lent_bytes,
             edge_ids=edge_ids,
+            batching=batching,
         )
         self._open(data, sampling, options, rest)
 

@@ -155,12 +155,13 @@ class Context:
     @cached_property
     def common(self) -> tuple[Charge, ...]:
         """What every plan keeps."""
-        graph, seeds, reads = self.graph, self.seeds.nodes, self.reads_labels
+        graph, reads = self.graph, self.reads_labels
         reading = self.batch.nodes * graph.label_read_bytes
         return (
             Charge("labels", 0 if reads else graph.label_bytes, Phase.ALWAYS),
             Charge("label reads", reading if reads else 0),
-            Charge("seeds", 0 if isinstance(seeds, range) else seeds.nbytes, Phase.ALWAYS),
+            Charge("seeds", self.seeds.nbytes, Phase.ALWAYS),
+            Charge("order of seeds", self.seeds.order_bytes, Phase.ALWAYS),
             Charge("disk engine", self.engine.memory_bytes, Phase.ALWAYS),
             Charge("checks", self.check_bytes, Phase.ALWAYS),
         )

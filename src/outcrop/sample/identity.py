@@ -34,6 +34,8 @@ class SamplingIdentity:
     edge_ids: str | None = None
     """ "source" where batches have edge ids that the store keeps; None: places, or none."""
     sampling_version: int = SAMPLING_VERSION
+    batching: str | None = None
+    """How seeds come together, and of which partitions; None: by chance."""
     alterations: Mapping[str, Any] = field(default_factory=dict)
     """Options of a strategy that gives other batches than are sampled, by their full names."""
 
@@ -59,6 +61,7 @@ class SamplingIdentity:
             drop_last=seeds.drop_last,
             store=store,
             edge_ids="source" if keeps_edge_ids else None,
+            batching=None if seeds.groups is None else seeds.groups.identity,
             alterations=alterations or {},
         )
 

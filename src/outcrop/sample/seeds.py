@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from outcrop import _core
 from outcrop.errors import OptionError
+from outcrop.sample.batching import SeedGroups
 from outcrop.store.format import NODE_TYPE, SPLITS
 from outcrop.store.store import GraphStore
 
@@ -68,10 +69,10 @@ class EpochTasks(Sequence[Task]):
 
 
 class SeedOrder:
-    """The seeds of every batch of every epoch, in O(1) memory and for any position at once.
+    """The seeds of every batch of every epoch, for any position at once.
 
-    The order of an epoch is a keyed permutation, so that a run resumed in mid-epoch needs nothing
-    but its position.
+    The order of an epoch is a keyed permutation, in O(1) memory, or that of its groups; so a run
+    resumed in mid-epoch needs nothing but its position.
     """
 
     def __init__(
@@ -83,7 +84,9 @@ class SeedOrder:
         seed: int,
         shuffle: bool = True,
         drop_last: bool = False,
+        groups: SeedGroups | None = None,
     ) -> None:
+        """`groups`: how shuffled seeds are ordered; None: all by chance."""
         if batch_size < 1:
             raise OptionError(f"batch_size must be at least 1 (got {batch_size})")
         if not 0 <= seed < 2**64:
@@ -96,6 +99,7 @@ class SeedOrder:
         self.seed = seed
         self.shuffle = shuffle
         self.drop_last = drop_last
+        self.groups = groups if shuffle else None
 
     def __len__(self) -> int:
         """Batches per epoch; the last one may be short."""
@@ -112,11 +116,31 @@ class SeedOrder:
     def task(self, epoch: int, batch: int) -> Task:
         if not 0 <= batch < len(self):
             raise IndexError(f"batch {batch} of {len(self)}")
-        begin = batch * self.batch_size
-        positions = np.arange(begin, min(begin + self.batch_size, len(self.nodes)))
-        if self.shuffle:
-            _core.shuffled_seeds(len(self.nodes), self.seed, self.stream, epoch, begin, positions)
+        begin, end = self.range_of(batch)
+        if self.groups is not None:
+            positions = self.groups.order(self.seed, self.stream, epoch, begin, end)
+        else:
+            positions = np.arange(begin, end)
+            if self.shuffle:
+                _core.shuffled_seeds(
+                    len(self.nodes), self.seed, self.stream, epoch, begin, positions
+                )
         return Task(self.stream, epoch, batch, positions, self.seeds(positions))
+
+    def range_of(self, batch: int) -> tuple[int, int]:
+        """The seeds of a batch, in the order of any epoch: the first, and one past the last."""
+        begin = batch * self.batch_size
+        return begin, min(begin + self.batch_size, len(self.nodes))
+
+    @property
+    def nbytes(self) -> int:
+        """What its nodes take in memory."""
+        return 0 if isinstance(self.nodes, range) else self.nodes.nbytes
+
+    @property
+    def order_bytes(self) -> int:
+        """What their order takes in memory."""
+        return 0 if self.groups is None else self.groups.nbytes
 
     def tasks(
         self, epoch: int, first_batch: int = 0, last_batch: int | None = None

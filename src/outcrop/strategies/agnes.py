@@ -131,14 +131,18 @@ def _sized(context: Context, window: Window, room: int) -> Window:
 
 def _most_rows(context: Context, window: Window, rows: PackedWindow, room: int) -> int:
     """The largest cache: of rows that are small, deciding which they are takes more memory than
-    they do."""
+    they do, and a usual hyperbatch has to be decided on."""
+
+    def fits(cache_rows: int, batches: int) -> bool:
+        tried = replace(window, rows=replace(rows, cache_rows=cache_rows))
+        return _of(context, tried, batches, one_pass=False).ahead_bytes(context) <= room
+
+    usual = _usual_batches(context)
+    batches = usual if fits(0, usual) else context.options.hyperbatch or 1
     low, high = 0, min(room // rows.cached_row_bytes(context), context.graph.num_nodes)
-    batches = context.options.hyperbatch or 1
     while low < high:
         middle = (low + high + 1) // 2
-        tried = replace(window, rows=replace(rows, cache_rows=middle))
-        fits = _of(context, tried, batches, one_pass=False).ahead_bytes(context) <= room
-        low, high = (middle, high) if fits else (low, middle - 1)
+        low, high = (middle, high) if fits(middle, batches) else (low, middle - 1)
     return low
 
 
@@ -179,6 +183,13 @@ def _first_batches(context: Context) -> int:
     return max(_FIRST_BATCHES, swept // max(own, 1))
 
 
+def _usual_batches(context: Context) -> int:
+    """Of a hyperbatch that is as long as it should be at first."""
+    return max(
+        min(context.options.hyperbatch or _first_batches(context), context.stream_batches), 1
+    )
+
+
 def _most_batches(context: Context, window: Window, making: int) -> int:
     """The longest hyperbatch that memory has room for."""
     low, high = 1, max(min(context.stream_batches, _MOST_BATCHES_AT_ONCE), 1)
@@ -203,8 +214,8 @@ def _with_picks(context: Context, window: Window, making: int) -> ByBlocks | Non
 def _overlaps(context: Context, window: Window, room: int) -> bool:
     if context.options.overlap is not None:
         return bool(context.options.overlap)
-    usual = min(context.options.hyperbatch or _first_batches(context), context.stream_batches)
-    least = _of(context, window, max(usual, 1), one_pass=True).ahead_bytes(context)
+    usual = _usual_batches(context)
+    least = _of(context, window, usual, one_pass=True).ahead_bytes(context)
     return least * _SMALL_PART < room
 
 

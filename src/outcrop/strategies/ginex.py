@@ -24,12 +24,11 @@ from outcrop.plan.plan import Concurrency, Plan, Strategy
 from outcrop.plan.tiers import TierOptions
 from outcrop.rows.slots import PlannedSlots
 from outcrop.rows.source import row_shape
-from outcrop.topology.lists import neighbor_bytes
+from outcrop.topology.partition import PartitionLists
 from outcrop.topology.parts import (
     CachedLists,
     Paged,
     Resident,
-    TopologyName,
     TopologyPart,
 )
 
@@ -52,8 +51,9 @@ class GinexOptions(TierOptions):
     mode: Literal["handover", "split"] = "handover"
     superbatch: int | None = None
     """Batches that are planned together. None: few at first, then as many as fit on disk."""
-    topology: TopologyName = "cache"
-    """Where neighbour lists are; auto: cache."""
+    topology: Literal["auto", "mmap", "cache", "memory", "partition"] = "cache"
+    """Where neighbour lists are; auto: cache. partition: also those of the macro batch, beside
+    those that other partitions want most, for batching="partition"."""
     neighbors: float = 0.25
     """The share of the caches' memory for neighbour lists (split)."""
     metric: str = "out/in"
@@ -83,13 +83,13 @@ def plan(context: Context, slots: PlannedSlots = _SLOTS) -> Plan:
     room = context.room(shape, fixed)
     if isinstance(topology, CachedLists) and not _hands_over(context):
         share = context.options.neighbors if rows is not None else 1.0
-        topology = CachedLists.within(context, int(room * share), context.options.metric)
+        topology = topology.within(context, int(room * share))
         room -= topology.bytes
     if rows is not None:
         rows = replace(rows, bytes=_cache_bytes(context, rows, room))
-        if _hands_over(context):
-            lists = neighbor_bytes(context.graph, rows.memory_bytes(context))
-            topology = CachedLists(lists, context.options.metric, _REGION)
+        if isinstance(topology, CachedLists) and _hands_over(context):
+            topology = topology.within(context, rows.memory_bytes(context))
+            topology = replace(topology, region=_REGION)
     window = replace(window, topology=topology, rows=rows)
     # Batches that are not ahead, of a second loop say, have a sampler that is not charged.
     return Plan(topology, rows, window, Concurrency(samplers=0, batches=_MOST_BATCHES))
@@ -100,6 +100,8 @@ def _topology(context: Context) -> TopologyPart:
     name = context.options.topology
     if name == "memory":
         return Resident()
+    if name == "partition":
+        return PartitionLists.of(context, context.room(row_shape(context, staged=True)))
     return Paged() if name == "mmap" else CachedLists(0, context.options.metric)
 
 
@@ -124,8 +126,8 @@ def _cache_bytes(context: Context, rows: PlannedSlots, room: int) -> int:
 def _hands_over(context: Context) -> bool:
     """Without rows there is nobody to hand the memory over to."""
     options = context.options
-    cached = options.topology in ("auto", "cache") and context.graph.has("features")
-    return bool(options.mode == "handover" and cached)
+    cached = options.topology in ("auto", "cache", "partition")
+    return bool(options.mode == "handover" and cached and context.graph.has("features"))
 
 
 def _window(context: Context, topology: TopologyPart, rows: PlannedSlots | None) -> Window:

@@ -140,7 +140,7 @@ def _plan(context: Context, topology: TopologyPart) -> Plan:
     left = spare - total(samplers(context, topology, count), Phase.LOOP) - kept
     share = int(max(left - least, 0) * _TOPOLOGY_SHARE)
     if isinstance(topology, CachedLists):
-        topology = CachedLists.within(context, share)
+        topology = topology.within(context, share)
         left -= topology.bytes
     elif isinstance(topology, Paged):
         share = min(share, context.graph.topology_bytes)

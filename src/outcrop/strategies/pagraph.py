@@ -35,11 +35,11 @@ def plan(context: Context) -> Plan:
     shape = row_shape(context, staged=True)
     fixed = [*no_lists.charges(context), *samplers(context, no_lists, sampler)]
     if not context.graph.has("features"):
-        return Plan(CachedLists.within(context, context.room(shape, fixed)), None)
+        return Plan(no_lists.within(context, context.room(shape, fixed)), None)
     # The table of rows lies beside both: for as many rows as memory could ever hold.
     most = context.room(shape) // StaticSlots.slot_bytes(context)
     room = context.room(shape, fixed) - StaticSlots.table_bytes(context, most)
-    lists = CachedLists.within(context, int(max(room, 0) * context.options.neighbors))
+    lists = no_lists.within(context, int(max(room, 0) * context.options.neighbors))
     slots = int(max(room, 0) * (1 - context.options.neighbors)) // StaticSlots.slot_bytes(context)
     return Plan(lists, StaticSlots(min(slots, context.graph.num_nodes)))
 

@@ -13,6 +13,7 @@ from outcrop.layout.neighbors import (
     METRICS,
     NEIGHBORS_VERSION,
     Bytes,
+    Metric,
     blocks_bytes,
     entry_dtype,
     least_bytes,
@@ -109,9 +110,14 @@ class NeighborCache(Closing):
         budget_bytes: int,
         metric: str = "out/in",
         progress: Progress | None = None,
+        scores: Metric | None = None,
     ) -> NeighborCache:
-        """The same, without its lists in memory yet: `reload` gets them."""
-        if metric not in METRICS:
+        """The same, without its lists in memory yet: `reload` gets them.
+
+        `scores`: what a metric of any other name is.
+        """
+        chosen = scores or METRICS.get(metric)
+        if chosen is None:
             raise OptionError(f"metric must be one of {', '.join(METRICS)} (got {metric!r})")
         if budget_bytes < 0:
             raise OptionError(f"budget_bytes must not be negative (got {budget_bytes})")
@@ -122,7 +128,7 @@ class NeighborCache(Closing):
         layout = store.derived.get_or_build(
             KIND,
             {"bytes": budget, "metric": metric, "version": NEIGHBORS_VERSION},
-            lambda folder: write_lists(store, folder, budget, metric, progress or SILENT),
+            lambda folder: write_lists(store, folder, budget, chosen, progress or SILENT),
             progress=progress or SILENT,
         )
         try:
@@ -174,15 +180,18 @@ class NeighborCache(Closing):
 
     # Use
 
-    def topology(self, offsets: Offsets) -> _core.Topology:
+    def topology(self, offsets: Offsets, macro: _core.MacroLists | None = None) -> _core.Topology:
         """A topology over this cache and the store's file; plain offsets may be mapped.
 
-        It reads through the store's disk engine, and keeps the cache's memory.
+        `macro`: lists that come and go, for nodes that are not cached. It reads through the store's
+        disk engine, and keeps the cache's memory.
         """
         entry = self._store.manifest.arrays["indices"]
         with self._store.disk.open(self._store.file("indices")) as file:
             engine, core = file.core
-            return _core.cached_topology(offsets, self._lists, engine, core, entry.data_offset)
+            return _core.cached_topology(
+                offsets, self._lists, engine, core, entry.data_offset, macro
+            )
 
     @property
     def hits(self) -> int:

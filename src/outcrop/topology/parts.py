@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from outcrop import _core
 from outcrop.layout.neighbors import Bytes
@@ -28,6 +28,9 @@ from outcrop.topology.lists import (
     neighbor_bytes,
     scratch_bytes,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # Each waits for a page that is not there: as many threads as the drive serves at once.
 PAGE_THREADS = 64
@@ -78,8 +81,11 @@ class TopologyPart(ABC):
 class CachedTopology(Topology):
     """An open topology with the lists of some nodes in memory."""
 
-    def __init__(self, on: Opening, lists: NeighborCache) -> None:
-        core = lists.topology(load_offsets(on.store))
+    def __init__(
+        self, on: Opening, lists: NeighborCache, core: _core.Topology | None = None
+    ) -> None:
+        """`core`: over these lists; None: over them alone."""
+        core = core or lists.topology(load_offsets(on.store))
         super().__init__(on.store, core, cpu_count(), edge_ids=on.edge_ids)
         self.lists = lists
 
@@ -151,10 +157,9 @@ class CachedLists(TopologyPart):
     """The name of memory that has others' rows while nobody samples."""
     name: ClassVar[str] = "cache"
 
-    @classmethod
-    def within(cls, context: Context, room: int, metric: str = "out/in") -> CachedLists:
+    def within(self, context: Context, room: int) -> Self:
         """The largest in so much memory, in steps."""
-        return cls(neighbor_bytes(context.graph, room), metric)
+        return replace(self, bytes=neighbor_bytes(context.graph, room))
 
     def charges(self, context: Context) -> Sequence[Charge]:
         when = Phase.AHEAD if self.region else Phase.RUN

@@ -365,6 +365,7 @@ def make_loader(
         "seed": options.seed,
         "replace": options.replace,
         "shuffle": True,
+        "batching": options.batching,
         "device": device,
         "check": options.check,
         "edge_ids": False,

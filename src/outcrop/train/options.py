@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from outcrop.errors import OptionError
+from outcrop.sample.batching import batching_named
 from outcrop.schema import AtLeast, Between, Count, Made, check_fields, shown
 from outcrop.strategies import STRATEGIES
 from outcrop.train.option_field import option
@@ -43,6 +44,11 @@ def _plain_mapping(value: Any) -> dict[str, Any]:
         return dict(json.loads(json.dumps(value, allow_nan=False)))
     except RecursionError:
         raise ValueError from None
+
+
+def _batching(given: Any) -> str:
+    batching_named(given if isinstance(given, str) else "")
+    return str(given)
 
 
 def _class_weights(given: Any) -> str | tuple[float, ...]:
@@ -119,6 +125,9 @@ class TrainOptions:
     replace: bool = option(False, "Draw neighbours with replacement.", "Sampling")
     seed: Annotated[int, Between(0, (1 << 64) - 1)] = option(
         0, "Seed of weights, batches and dropout.", "Sampling"
+    )
+    batching: Annotated[str, Made(_batching, "random or partition, with options")] = option(
+        "random", "Seeds of a batch: random, or partition (neighbours).", "Sampling"
     )
     deterministic: bool = option(False, "The same weights for any number of threads.", "Sampling")
 

@@ -253,6 +253,22 @@ def test_memory_is_that_of_the_data_path_and_cache_what_caches_get_of_it(path: P
             plan_memory(store, replace(options, cache=None, memory="1MB"))
 
 
+def test_partitions_are_made_before_anything_is_measured_or_by_the_run(path: Path) -> None:
+    options = BenchOptions(
+        ("memory",), batching="partition:parts=4:macro=1", batch_size=50, partition_first=False
+    )
+    with GraphStore(path) as store:
+        plan_memory(store, options)
+        assert not store.derived.records("partitions")
+        plan_memory(store, replace(options, partition_first=True))
+        assert len(store.derived.records("partitions")) == 1
+    shutil.rmtree(path / "derived")
+    found = run_job(job(path, batching=options.batching)).as_dict()["layouts"]
+    assert [layout["made"] for layout in found if layout["name"].startswith("partitions-")] == [
+        True
+    ]
+
+
 def test_a_share_of_the_features_is_no_memory_but_a_cache(path: Path, tmp_path: Path) -> None:
     done = bench(path, tmp_path / "out", "--memory", "10%")
     assert done.exit_code == 2 and "for caches beside them, say --cache 10%" in done.stderr

@@ -15,11 +15,12 @@ from typer.testing import CliRunner
 
 from outcrop.cli import app
 from outcrop.ingest.synthetic import SynthOptions, synthesise
+from outcrop.run.order import seed_order
 from outcrop.sample.sampler import Sampler, Sampling
 from outcrop.sample.seeds import SeedOrder, seed_nodes
 from outcrop.store.store import GraphStore
 from outcrop.tools.profile import profile_store
-from outcrop.tools.profile.measure import ProfileOptions, sample_trace
+from outcrop.tools.profile.measure import ProfileOptions, redundancy_ratio, sample_trace
 from outcrop.tools.profile.pictures import pictures
 from outcrop.topology.parts import mapped_topology
 from tests.graphs import random_graph, save_npz
@@ -38,6 +39,34 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     synthesise(made, graph, 1 << 30)
     return made
+
+
+def test_batches_of_partitions_beside_those_by_chance(tmp_path: Path) -> None:
+    made = SynthOptions(nodes=20_000, edges=200_000, dim=2, classes=40, train_fraction=0.5)
+    synthesise(tmp_path / "s", made, 1 << 30)
+    options = ["--num-neighbors", "5,5", "--batch-size", "100", "--batches", "100"]
+    done = outcrop(tmp_path / "s", *options, "--batching", "partition:parts=40:macro=2", "--json")
+    found = json.loads(done.stdout)
+    assert found["trace"]["batching"].startswith("partition:macro=2:")
+    assert found["redundancy_ratio"] < 0.8 * found["random_redundancy_ratio"]
+    plain = json.loads(outcrop(tmp_path / "s", *options, "--json").stdout)
+    assert plain["random_redundancy_ratio"] is None
+    assert plain["redundancy_ratio"] == found["random_redundancy_ratio"]
+    told = outcrop(tmp_path / "s", *options, "--batching", "partition:parts=40:macro=2").stdout
+    assert "by chance" in told and "by partitions" in told
+    refused = outcrop(tmp_path / "s", "--batching", "metis")
+    assert refused.exit_code and "batching is random or partition" in refused.stderr
+
+
+def test_the_ratio_of_an_order_that_is_given(path: Path) -> None:
+    with GraphStore(path) as store:
+        order = seed_order(store, "val", batch_size=40, seed=0)
+        found = redundancy_ratio(store, OPTIONS, order=order)
+        sampler = Sampler(OPTIONS.sampling, mapped_topology(store), 0)
+        tasks = [order.task(*divmod(number, len(order))) for number in range(9)]
+        wanted = sum(len(sampler.sample(task).nodes) for task in tasks)
+        assert found == wanted / sum(len(task.seeds) for task in tasks)
+        assert found != redundancy_ratio(store, OPTIONS)
 
 
 @pytest.fixture(scope="module")

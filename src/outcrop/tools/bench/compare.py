@@ -16,8 +16,9 @@ from outcrop.observe.record import compact_json, read_record
 from outcrop.options import format_size, parse_size
 from outcrop.plan.settle import Wanted
 from outcrop.rows.source import row_shape
+from outcrop.run.order import seed_order
+from outcrop.sample.batching import RANDOM, batching_named
 from outcrop.sample.sampler import Sampling
-from outcrop.sample.seeds import SeedOrder, seed_nodes
 from outcrop.store.locks import write_synced
 from outcrop.store.store import GraphStore
 from outcrop.tools.bench.bound import BOUND, epoch_bound_seconds, sampling_alone_seconds
@@ -63,6 +64,11 @@ class BenchOptions:
     epochs: int = 1
     repeat: int = 3
     seed: int = 0
+    batching: str = RANDOM
+    """As loaders have it."""
+    partition_first: bool = True
+    """Partitions are made before anything is measured; else by the first run that needs them, which
+    is charged their time, and their tables come out of its caches."""
     check_batches: int = 3
     """How many must have the same digest for all; 0: no check."""
     bytes_per_second: int | None = None
@@ -76,6 +82,8 @@ class BenchOptions:
         for name in self.strategies:
             if name not in PEERS:
                 variant_named(name)
+        if batching_named(self.batching) is not None and set(self.strategies) & set(PEERS):
+            raise OptionError("peers have batches of their own: batching does not change them")
         for name in ("bytes_per_second", "requests_per_second"):
             if getattr(self, name) is not None and set(self.strategies) & set(PEERS):
                 raise OptionError(f"peers read by themselves: {name} does not slow them")
@@ -111,8 +119,10 @@ class Plan:
 
 
 def plan_memory(store: GraphStore, options: BenchOptions) -> Plan:
-    nodes, stream = seed_nodes(store, "train")
-    seeds = SeedOrder(nodes, batch_size=options.batch_size, stream=stream, seed=options.seed)
+    seeds = seed_order(
+        store, "train", batch_size=options.batch_size, seed=options.seed,
+        batching=options.batching if options.partition_first else RANDOM,
+    )  # fmt: skip
     # As large as any strategy's batches are. Where caches are given, and not all memory, there is
     # enough for labels.
     memory = sys.maxsize if options.memory is None else parse_size(options.memory)
@@ -233,6 +243,7 @@ class _Runs:
             epochs=options.epochs,
             model=options.model,
             seed=options.seed,
+            batching=options.batching,
             check_batches=options.check_batches if repeat == 0 else 0,
             out=str(self._out / f"{name}.json"),
             bytes_per_second=options.bytes_per_second,

@@ -19,6 +19,7 @@ from outcrop.observe.gpu_meter import GpuMeter
 from outcrop.observe.monitor import Monitor, Peak
 from outcrop.observe.record import EpochRecord, RunRecord, drive_read_bytes, drive_written_bytes
 from outcrop.options import DiskOptions
+from outcrop.sample.batching import RANDOM
 from outcrop.store.derived import tree_bytes
 from outcrop.store.store import GraphStore
 from outcrop.tools.bench.digest import digest_batches
@@ -49,6 +50,7 @@ class Job:
     """Where the record goes."""
     bytes_per_second: int | None = None
     """As if the drive moved no more; None: its own speed."""
+    batching: str = RANDOM
     requests_per_second: int | None = None
     """As if it served no more; None: as many as it does."""
 
@@ -76,7 +78,7 @@ def run_strategy(job: Job) -> RunRecord:
         disk = opened.enter_context(Peak(store.derived.used_bytes))
         loader = NeighborLoader(
             store, job.num_neighbors, "train", batch_size=job.batch_size, shuffle=True,
-            seed=job.seed, strategy=variant_named(job.strategy),
+            seed=job.seed, batching=job.batching, strategy=variant_named(job.strategy),
             memory=job.memory_bytes, epochs=job.epochs, edge_ids=False,
         )  # fmt: skip
         opened.callback(loader.close)

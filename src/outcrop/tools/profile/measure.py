@@ -16,9 +16,11 @@ from outcrop.errors import OptionError, StoreError
 from outcrop.layout.trace import Trace, TraceReader, TraceWriter
 from outcrop.options import DiskOptions
 from outcrop.progress import SILENT, Progress
+from outcrop.run.order import seed_order
+from outcrop.sample.batching import RANDOM, batching_named
 from outcrop.sample.identity import SamplingIdentity
 from outcrop.sample.sampler import Sampler, Sampling
-from outcrop.sample.seeds import ALL_NODES, SeedOrder, seed_nodes
+from outcrop.sample.seeds import ALL_NODES, SeedOrder
 from outcrop.store.degrees import out_degrees
 from outcrop.store.format import SPLITS
 from outcrop.store.store import GraphStore
@@ -46,8 +48,11 @@ class ProfileOptions:
     input_nodes: str = "train"
     """train, val, test or all."""
     seed: int = 0
+    batching: str = RANDOM
+    """As loaders have it."""
 
     def __post_init__(self) -> None:
+        batching_named(self.batching)
         if self.batches < 1:
             raise OptionError(f"batches must be at least 1 (got {self.batches})")
         if self.input_nodes not in (*SPLITS, ALL_NODES):
@@ -96,6 +101,8 @@ class Profile:
     accesses: int
     distinct_rows: int
     redundancy_ratio: float | None
+    random_redundancy_ratio: float | None
+    """Of as many batches of seeds by chance, beside batches of partitions; None: not sampled."""
     top: list[Share]
     cumulative: list[Share]
     reuse_batches: list[Bin]
@@ -114,10 +121,38 @@ def profile_store(
     store: GraphStore, options: ProfileOptions | None = None, progress: Progress = SILENT
 ) -> Profile:
     """Samples batches into a temporary trace (in TMPDIR) and profiles it."""
+    options = options or ProfileOptions()
     with tempfile.TemporaryDirectory(prefix="outcrop-profile-") as folder:
-        sample_trace(store, options or ProfileOptions(), Path(folder), progress)
+        sample_trace(store, options, Path(folder), progress)
         with Trace(store.disk, Path(folder)) as trace:
-            return profile_trace(store, trace, progress=progress)
+            found = profile_trace(store, trace, progress=progress)
+    if batching_named(options.batching) is None:
+        return found
+    random = redundancy_ratio(store, replace(options, batching=RANDOM), progress)
+    return replace(found, random_redundancy_ratio=random)
+
+
+def redundancy_ratio(
+    store: GraphStore,
+    options: ProfileOptions,
+    progress: Progress = SILENT,
+    *,
+    order: SeedOrder | None = None,
+) -> float:
+    """Nodes of batches per seed (OUTRE's measure of what is asked for); nothing is kept.
+
+    `order`: of seeds; None: as the options have it.
+    """
+    sampler = Sampler(options.sampling, paged_topology(store), options.seed, PAGE_THREADS)
+    order = order or _seeds(store, options, progress)
+    nodes = seeds = 0
+    progress.stage("sample", options.batches, "batches")
+    for number in range(options.batches):
+        task = order.task(*divmod(number, len(order)))
+        nodes += len(sampler.sample(task).nodes)
+        seeds += len(task.seeds)
+        progress.advance(1)
+    return nodes / seeds
 
 
 def profile_trace(
@@ -149,6 +184,7 @@ def profile_trace(
         accesses=accesses.total,
         distinct_rows=accesses.distinct_rows,
         redundancy_ratio=accesses.redundancy_ratio,
+        random_redundancy_ratio=None,
         top=[_share(accesses, p) for p in TOP_PERCENTS],
         cumulative=[_share(accesses, p) for p in _CURVE_PERCENTS],
         reuse_batches=powers_of_two(accesses.reuse_batches())[1:],
@@ -190,7 +226,7 @@ def sample_trace(
 ) -> None:
     """Samples batches -> a trace of their nodes and seeds, without edges; one batch at a time."""
     sampler = Sampler(options.sampling, paged_topology(store), options.seed, PAGE_THREADS)
-    seeds = _seeds(store, options)
+    seeds = _seeds(store, options, progress)
     none = np.empty(0, np.uint32)
     progress.stage("sample", options.batches, "batches")
     with TraceWriter(
@@ -214,11 +250,15 @@ def sample_trace(
         writer.finish()
 
 
-def _seeds(store: GraphStore, options: ProfileOptions) -> SeedOrder:
+def _seeds(store: GraphStore, options: ProfileOptions, progress: Progress) -> SeedOrder:
     """As training has them: shuffled, epoch after epoch."""
-    nodes, stream = seed_nodes(store, options.input_nodes)
-    seeds = SeedOrder(
-        nodes, batch_size=options.batch_size, stream=stream, seed=options.seed, shuffle=True
+    seeds = seed_order(
+        store,
+        options.input_nodes,
+        batch_size=options.batch_size,
+        seed=options.seed,
+        batching=options.batching,
+        progress=progress,
     )
     if not len(seeds):
         raise StoreError(f"{store.path}: there are no {options.input_nodes} nodes to sample around")

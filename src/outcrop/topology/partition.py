@@ -1,0 +1,194 @@
+"""Lists for batches of partitions: those that other partitions want, and the macro batch's own.
+
+The first are chosen once, by how often lists of other partitions name a node, and stay. The others
+are those of the partitions whose seeds are sampled now; they are read in sequence when the first
+batch of a macro batch comes, in place of those before (OUTRE). Batches do not depend on them: what
+is in neither is read.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outcrop import _core
+from outcrop.disk import aligned_empty
+from outcrop.errors import OptionError
+from outcrop.layout.neighbors import Metric, Scores, per_entry
+from outcrop.layout.partitions import PartitionOptions, Partitions, open_partitions
+from outcrop.memory.charges import Charge
+from outcrop.memory.context import Context
+from outcrop.progress import Progress
+from outcrop.sample.batching import Macro, PartitionBatching, SeedGroups
+from outcrop.sample.sampler import Sampling, Subgraph, TaskSampler
+from outcrop.sample.seeds import SeedOrder, Task
+from outcrop.store.offsets import load_offsets
+from outcrop.store.store import GraphStore
+from outcrop.topology.lists import NeighborCache
+from outcrop.topology.parts import CachedLists, CachedTopology, Opening
+
+# Macro batches differ in size: what the mean takes, and so much more.
+_MARGIN = 1.25
+# While lists are attached, their nodes and offsets are in memory as well.
+_ATTACHING_BYTES = 3 * 8
+
+
+@dataclass(frozen=True)
+class PartitionLists(CachedLists):
+    """Cached lists, and those of the macro batch beside them."""
+
+    macro_bytes: int = 0
+    """For the lists of a macro batch; partitions that are too large for it are left out."""
+    seeds: SeedOrder | None = None
+    """Whose macro batches they are."""
+    name: ClassVar[str] = "partition"
+
+    @classmethod
+    def of(cls, context: Context, room: int) -> PartitionLists:
+        """Without cached lists yet; OptionError where batches are not of partitions. `room`: what
+        both may have; a macro batch has half of it at most."""
+        groups = context.seeds.groups
+        if groups is None or groups.batching is None:
+            raise OptionError("topology=partition is for batching='partition'")
+        mean = _macro_bytes(context, groups.batching)
+        return cls(0, macro_bytes=min(int(mean * _MARGIN), room // 2), seeds=context.seeds)
+
+    def charges(self, context: Context) -> Sequence[Charge]:
+        return [*super().charges(context), Charge("lists of a macro batch", self.macro_bytes)]
+
+    def open(self, on: Opening) -> PartitionTopology:
+        assert self.seeds is not None and self.seeds.groups is not None
+        partitions = _open(on, self.seeds.groups)
+        try:
+            metric = f"cross of {partitions.digest}"
+            lists = NeighborCache.made(
+                on.store, self.bytes, metric, on.progress, scores=cross_per_in(partitions)
+            )
+            try:
+                topology = PartitionTopology(on, lists, self, partitions)
+                lists.reload(on.memory if self.region is not None else None)
+                return topology
+            except BaseException:
+                lists.close()
+                raise
+        except BaseException:
+            partitions.close()
+            raise
+
+
+def _open(on: Opening, groups: SeedGroups) -> Partitions:
+    batching = groups.batching
+    assert batching is not None
+    options = PartitionOptions(parts=batching.parts, seed=batching.seed)
+    return Partitions(on.store.disk, open_partitions(on.store, options, on.progress))
+
+
+def _macro_bytes(context: Context, batching: PartitionBatching) -> int:
+    """What the lists of a macro batch take on average, while they are attached."""
+    graph = context.graph
+    share = min(batching.macro / (batching.parts or 1), 1.0)
+    return _lists_bytes(int(graph.num_nodes * share), int(graph.array_bytes("indices") * share))
+
+
+def _lists_bytes(nodes: int, entry_bytes: int) -> int:
+    """What lists of so many nodes take, while they are attached."""
+    return _core.MacroLists.table_bytes(nodes) + entry_bytes + _ATTACHING_BYTES * nodes
+
+
+def cross_per_in(partitions: Partitions) -> Metric:
+    """How often other partitions want a list, by its length."""
+
+    def scores(store: GraphStore, _: Progress) -> Scores:
+        return per_entry(store, partitions.load_cross())
+
+    return scores
+
+
+class PartitionTopology(CachedTopology):
+    """Samplers tell it what they sample; the first of a macro batch loads its lists."""
+
+    def __init__(
+        self, on: Opening, lists: NeighborCache, part: PartitionLists, partitions: Partitions
+    ) -> None:
+        self._macro = _core.MacroLists(partitions.file.entry_bytes)
+        super().__init__(on, lists, lists.topology(load_offsets(on.store), self._macro))
+        assert part.seeds is not None
+        self._seeds, self._partitions = part.seeds, partitions
+        self._room = part.macro_bytes
+        self._lock = threading.Lock()
+        # Guarded by _lock
+        self._region: NDArray[np.uint8] | None = None
+        self._recent: list[tuple[int, int]] = []
+
+    def sampler(self, sampling: Sampling, seed: int) -> TaskSampler:
+        return _MacroSampler(self, super().sampler(sampling, seed))
+
+    def prepare(self, task: Task) -> None:
+        """Loads the lists of the task's macro batch, unless they are loaded, or were before the
+        ones that are: a sampler that is late reads its own."""
+        seeds = self._seeds
+        if seeds.groups is None or task.stream != seeds.stream or task.batch >= len(seeds):
+            return
+        end = seeds.range_of(task.batch)[1]
+        (macro,) = seeds.groups.macros(seeds.seed, seeds.stream, task.epoch, end - 1, end)
+        with self._lock:
+            if (task.epoch, macro.number) not in self._recent:
+                self._load(macro)
+                self._recent = [*self._recent[-1:], (task.epoch, macro.number)]
+
+    def _load(self, macro: Macro) -> None:
+        self._macro.detach()
+        if self._region is None:
+            self._region = aligned_empty(self._room)
+        of, size = self._partitions, self._partitions.file.entry_bytes
+        chosen, nodes, total = [], 0, 0
+        for part in map(int, macro.parts):
+            more = int(of.member_offsets[part + 1] - of.member_offsets[part])
+            entries = int(of.entry_offsets[part + 1] - of.entry_offsets[part])
+            if _lists_bytes(nodes + more, (total + entries) * size) <= self._room:
+                chosen.append(part)
+                nodes, total = nodes + more, total + entries
+        table_bytes = _core.MacroLists.table_bytes(nodes)
+        table = self._region[:table_bytes]
+        entries_memory = self._region[table_bytes : table_bytes + total * size]
+        all_nodes, all_starts = np.empty(nodes, np.int64), np.zeros(nodes + 1, np.int64)
+        at = first = 0
+        for part in chosen:
+            members, offsets = of.members(part), of.list_offsets(part)
+            count, entries = len(members), int(offsets[-1] - offsets[0])
+            all_nodes[at : at + count] = members
+            all_starts[at + 1 : at + count + 1] = offsets[1:] - offsets[0] + first
+            piece = entries_memory[first * size : (first + entries) * size]
+            of.lists(part, piece.view(of.file.lists.dtype))
+            at, first = at + count, first + entries
+        self._macro.attach(table, all_nodes, all_starts, entries_memory)
+
+    def close(self) -> None:
+        super().close()
+        with self._lock:
+            self._macro.detach()
+            self._region = None
+        self._partitions.close()
+
+
+class _MacroSampler:
+    """A sampler that says what it is about to sample."""
+
+    def __init__(self, topology: PartitionTopology, sampler: TaskSampler) -> None:
+        self._topology, self._sampler = topology, sampler
+
+    def sample(self, task: Task) -> Subgraph:
+        self._topology.prepare(task)
+        return self._sampler.sample(task)
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._sampler.memory_bytes
+
+    def cancel(self) -> None:
+        self._sampler.cancel()
