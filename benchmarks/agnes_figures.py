@@ -5,64 +5,35 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from agnes_runs import Result, Run
-
-Rows = list[tuple[str, Run]]
-"""Lines of a table: what they are called, and what is measured for them."""
-Found = dict[str, list[Result]]
-"""What was measured so far, by line."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """A quantity of each run, as a table shows it."""
-
-    head: str
-    value: Callable[[Result], float]
-    text: str = "{:.2f}"
-    scale: float = 1.0
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A page: its lines, its columns, and what follows from them."""
-
-    title: str
-    paper: str
-    """What the paper has there."""
-    rows: Callable[[Run, list[str]], Rows]
-    """What every run of it has, and the memories that were given -> its lines."""
-    columns: tuple[Column, ...]
-    notes: Callable[[Found], Iterable[str]] | None = None
-    graph: str = "quick"
-    rounds: int = 1
-    cold: bool = False
-    memory: str | None = None
-    """Sizes; None: that of the graph."""
-
+from pages import (
+    BATCH,
+    EPOCHS,
+    FEATURE_BLOCKS,
+    FIRST,
+    GRAPH_BLOCKS,
+    HITS,
+    READ_SIZE,
+    WHOLE,
+    WHOLE_RUN,
+    WRITTEN,
+    Column,
+    Figure,
+    Found,
+    Paper,
+    Rows,
+    median,
+    of,
+)
+from runs import Result, Run
 
 # Columns
 
-WHOLE = Column("s in all", lambda r: r.whole("seconds"))
-FIRST = Column("s before the first batch", lambda r: r.whole("first_batch_seconds"))
-BATCH = Column("s/batch in epochs", lambda r: r.per_batch("seconds"), "{:.3f}")
-READ = Column("GB read", lambda r: r.whole("drive_bytes"), scale=1e-9)
-WRITTEN = Column("GB written", lambda r: r.whole("drive_written_bytes"), scale=1e-9)
-BESIDE = Column("GB beside the store, at most", lambda r: r.disk_used_bytes, scale=1e-9)
-REQUESTS = Column("thousand reads", lambda r: r.whole("read_requests"), "{:,.1f}", 1e-3)
-READ_SIZE = Column("kB per read", lambda r: r.read_bytes_each, "{:.1f}", 1e-3)
-SHARE = Column("of the drive in sequence", lambda r: r.sequential_share, "{:.0%}")
-HITS = Column("rows found in caches", lambda r: r.hits, "{:.2%}")
-MB_PER_BATCH = Column("MB read/batch", lambda r: r.per_batch("bytes_read"), "{:,.1f}", 1e-6)
-READS_PER_BATCH = Column("reads/batch", lambda r: r.per_batch("read_requests"), "{:,.0f}")
 BLOCKS = Column("GB of blocks read (of ginex: all)", lambda r: r.block_bytes, scale=1e-9)
 SPILLS = Column("GB of spills read back", lambda r: r.tier_bytes("chunks"), scale=1e-9)
-EPOCHS = (BATCH, MB_PER_BATCH, READS_PER_BATCH, READ_SIZE)
-WHOLE_RUN = (WHOLE, FIRST, BATCH, READ, WRITTEN, REQUESTS, READ_SIZE, SHARE, BESIDE)
 
 
 def size_column(low: int, high: int) -> Column:
@@ -76,10 +47,6 @@ _SIZES = [0, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 1 << 62]
 # Lines
 
 _ALL = ("agnes", "ginex", "gnndrive", "diskgnn", "diskgnn:refresh=background")
-
-
-def of(*strategies: str) -> Callable[[Run, list[str]], Rows]:
-    return lambda base, _: [(name, replace(base, strategy=name)) for name in strategies]
 
 
 def against(name: str, values: Iterable[Any], **fixed: Any) -> Callable[[Run, list[str]], Rows]:
@@ -112,10 +79,6 @@ def node_orders(base: Run, _: list[str]) -> Rows:
 
 
 # What follows
-
-
-def median(results: list[Result], value: Callable[[Result], float]) -> float | None:
-    return statistics.median(map(value, results)) if results else None
 
 
 def faster(found: Found, column: Column = WHOLE) -> Iterable[str]:
@@ -253,13 +216,7 @@ FIGURES = {
         "The order of nodes",
         "section 3.2: ids are assigned so that what is used together lies together; no figure",
         node_orders,
-        (
-            BATCH,
-            Column("MB of graph blocks per hyperbatch",
-                   lambda r: r.tier_bytes("graph blocks") / r.windows, scale=1e-6),
-            Column("MB of feature blocks per hyperbatch",
-                   lambda r: r.tier_bytes("feature blocks") / r.windows, scale=1e-6),
-            *EPOCHS[1:],
-        ),
+        (BATCH, GRAPH_BLOCKS, FEATURE_BLOCKS, *EPOCHS[1:]),
     ),
 }  # fmt: skip
+AGNES = Paper("AGNES", FIGURES)

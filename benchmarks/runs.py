@@ -1,4 +1,4 @@
-"""Runs of agnes.py: a strategy on a graph with so much memory -> its record, kept in a work folder.
+"""Runs: a strategy on a graph with so much memory -> its record, kept in a work folder.
 
 A run is `outcrop bench` of one strategy: a process of its own in a memory cage, the store out of
 the page cache, fio before it. What was measured once is not measured again; what failed is.
@@ -20,7 +20,9 @@ from outcrop.disk import SIZE_BOUNDS
 from outcrop.errors import OutcropError
 from outcrop.ingest.reorder import reorder
 from outcrop.ingest.synthetic import SynthOptions, synthesise
+from outcrop.layout.partitions import KIND as PARTITIONS
 from outcrop.observe.record import compact_json, read_json, read_record
+from outcrop.sample.batching import RANDOM
 from outcrop.store.derived import ELSEWHERE
 from outcrop.store.store import GraphStore
 from outcrop.tools.bench.compare import SUMMARY, BenchOptions, run_bench
@@ -52,18 +54,29 @@ class Graph:
 
 
 _TWO = (2_000_000, 30_000_000)
-GRAPHS = {
-    "tiny": Graph(200_000, 3_000_000, 128, 0.05, memory="250MB", epochs=3),
-    "quick": Graph(4_000_000, 60_000_000, memory="600MB", cage="1GB", epochs=3),
-    "standard": Graph(20_000_000, 300_000_000, memory="10%", cage="2.5GB"),
+_TINY = Graph(200_000, 3_000_000, 128, 0.05, memory="250MB", epochs=3)
+_QUICK = Graph(4_000_000, 60_000_000, memory="600MB", cage="1GB", epochs=3)
+_STANDARD = Graph(20_000_000, 300_000_000, memory="10%", cage="2.5GB")
+_PLAIN = {
+    "tiny": _TINY,
+    "quick": _QUICK,
+    "standard": _STANDARD,
     # An epoch of 100 batches.
     "huge": Graph(100_000_000, 1_000_000_000, 32, 0.001, memory="2GB", cage="2.5GB"),
     **{f"quick-2000k-{dim}": Graph(*_TWO, dim) for dim in (64, 128, 256, 512)},
+    "community-tiny": replace(_TINY, memory="400MB", communities=True),
+    # Its batches have more nodes: two of them and tables take 0.8 GB.
+    "community-quick": replace(_QUICK, memory="1GB", cage="1.5GB", communities=True),
+    "community-standard": replace(_STANDARD, communities=True),
     "community-2000k": Graph(*_TWO, communities=True),
+    "community-100k": Graph(100_000, 1_500_000, 64, 0.1, memory="250MB", communities=True),
+}
+GRAPHS = {
+    **_PLAIN,
     **{
-        f"{name}-{order}": Graph(*_TWO, order=order, of=name)
-        for name in ("quick-2000k-128", "community-2000k")
-        for order in ("degree", "bfs")
+        f"{name}-{order}": replace(_PLAIN[name], order=order, of=name)
+        for name in ("tiny", "community-tiny", "quick-2000k-128", "community-2000k")
+        for order in ("degree", "bfs", "community")
     },
 }
 
@@ -104,6 +117,9 @@ class Run:
     rate: float = 1.0
     """The drive's rates, bytes and requests, as a share of its own."""
     cpus: int | None = None
+    batching: str = RANDOM
+    """As loaders have it."""
+    model: str = "none"
 
     @property
     def name(self) -> str:
@@ -192,6 +208,19 @@ class Result:
         return sum(layout["seconds"] or 0.0 for layout in self.record["layouts"])
 
     @property
+    def partition_seconds(self) -> float:
+        """That dividing the graph took, if the run did that."""
+        return sum(
+            layout["seconds"] or 0.0
+            for layout in self.record["layouts"]
+            if layout["made"] and layout["name"].startswith(f"{PARTITIONS}-")
+        )
+
+    def stage_seconds(self, name: str) -> float:
+        """That a stage was busy in epochs, added up."""
+        return float(sum(e["stages"].get(name, {}).get("busy_seconds", 0) for e in self.epochs))
+
+    @property
     def layout_bytes(self) -> int:
         return sum(layout["bytes"] for layout in self.record["layouts"])
 
@@ -256,6 +285,7 @@ class Work:
             num_neighbors=(run.fanout,) * 3, batch_size=_BATCH_SIZE, repeat=1,
             batches=min(run.batches or whole, whole),
             check_batches=_CHECKED_BATCHES if number == 0 else 0,
+            model=run.model, batching=run.batching, partition_first=not run.cold,
         )  # fmt: skip
         if run.rate == 1:
             return options
@@ -282,17 +312,26 @@ class Work:
             shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
         forget(folder)
-        before = os.environ.get(ELSEWHERE)
-        os.environ[ELSEWHERE] = str(folder)
         try:
-            yield
+            with _derived(folder):
+                yield
         finally:
-            if before is None:
-                del os.environ[ELSEWHERE]
-            else:
-                os.environ[ELSEWHERE] = before
             if run.cold:
                 shutil.rmtree(folder)
+
+
+@contextmanager
+def _derived(folder: Path) -> Iterator[None]:
+    """Layouts go to this folder, those of processes that are started as well."""
+    before = os.environ.get(ELSEWHERE)
+    os.environ[ELSEWHERE] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[ELSEWHERE]
+        else:
+            os.environ[ELSEWHERE] = before
 
 
 @contextmanager

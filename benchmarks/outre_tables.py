@@ -1,0 +1,399 @@
+"""Tables of outre.py whose cells are jobs of outre_jobs.py: partitions, savings, accuracy."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from outcrop.observe.record import read_json
+from outcrop.tools.cage import run_caged
+from outre_jobs import MOST_METIS_EDGES, layout_limit
+from pages import origin
+from runs import GRAPHS, graph_store
+
+JOB = Path(__file__).parent / "outre_jobs.py"
+Facts = dict[str, Any]
+Scores = dict[int, Facts]
+"""Trainings, by their seeds."""
+
+
+class Jobs:
+    """What was measured, by name; measures what is missing unless it is to make a page only."""
+
+    def __init__(self, given: argparse.Namespace, then: Callable[[], None] | None = None) -> None:
+        """`then`: called after each measurement; None: nothing is measured."""
+        self.tiny, self.seeds = given.graph == "tiny", range(given.seeds)
+        self.versions: list[dict[str, str]] = []
+        self._folder, self._data, self._then = given.work / "jobs", given.data, then
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def get(
+        self, name: str, kind: str, graph: str, *, cage: Callable[[Path], int] | None = None,
+        **arguments: Any,
+    ) -> Facts | None:  # fmt: skip
+        """`cage`: a store -> the hard limit of the process, which the job is told."""
+        file = self._folder / f"{kind}-{graph}-{name}.json"
+        if not file.exists() and self._then is not None:
+            print(file.stem, flush=True)
+            store = self._store(graph)
+            job = {"kind": kind, "store": str(store), **arguments}
+            self._measure(file, job if cage is None else {**job, "limit": cage(store)})
+            self._then()
+        if not file.exists():
+            return None
+        found: Facts = read_json(file)
+        self.versions.append(found["versions"])
+        return found
+
+    def _measure(self, file: Path, job: Facts) -> None:
+        told = file.with_suffix(".job")
+        told.write_text(json.dumps(job))
+        command = [sys.executable, str(JOB), str(told), str(file)]
+        if "limit" in job:
+            caged = run_caged(command, job["limit"])
+            code, output = caged.returncode, caged.output
+        else:
+            code, output = subprocess.run(command).returncode, ""
+        told.unlink()
+        if code:
+            file.unlink(missing_ok=True)
+            print(f"{file.stem}: status {code} {output}", file=sys.stderr, flush=True)
+
+    def _store(self, graph: str) -> Path:
+        if graph in GRAPHS:
+            return graph_store(graph)
+        path = Path("bench-data") / f"{graph}.outcrop"
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            command = [sys.executable, "-m", "outcrop", "import", "npz"]
+            subprocess.run([*command, str(self._data / f"{graph}.npz"), str(path)], check=True)
+        return path
+
+    def parts_file(self, name: str) -> str:
+        return str(self._folder / f"{name}.npy")
+
+
+def make_table(name: str, given: argparse.Namespace, file: Path) -> None:
+    """Measures what is missing; the page grows with each measurement."""
+
+    def write() -> None:
+        file.write_text(_page(TABLES[name], Jobs(given)))
+
+    if not given.page:
+        TABLES[name].lines(Jobs(given, write))
+    write()
+    print(file.read_text())
+
+
+@dataclass(frozen=True)
+class Table:
+    """A page of jobs."""
+
+    title: str
+    paper: str
+    setting: str
+    lines: Callable[[Jobs], list[str]]
+    """The table and its notes, in Markdown."""
+
+
+def _page(table: Table, jobs: Jobs) -> str:
+    lines = table.lines(jobs)
+    known = origin(jobs.versions)
+    known |= {"setting": table.setting, "the paper": table.paper}
+    return "\n".join([f"# OUTRE: {table.title}", "", *(f"- {k}: {v}" for k, v in known.items()), "",
+                      *lines, ""])  # fmt: skip
+
+
+def _table(heads: Iterable[str], rows: Iterable[Iterable[str]], words: int) -> list[str]:
+    """`words`: how many columns are text, from the left."""
+    heads = list(heads)
+    rule = "|" + "---|" * words + "--:|" * (len(heads) - words)
+    return [f"| {' | '.join(heads)} |", rule, *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def _cell(found: Facts | None, key: str, text: str = "{:.2f}", scale: float = 1.0) -> str:
+    return "" if found is None else text.format(found[key] * scale)
+
+
+# Partitions of a graph
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """A graph, and what batches are made around: train, all, or a share of its nodes."""
+
+    graph: str
+    seeds: str = "train"
+    batch_size: int = 1000
+
+    @property
+    def arguments(self) -> Facts:
+        return {"seeds": self.seeds, "batch_size": self.batch_size}
+
+    @property
+    def name(self) -> str:
+        return f"{self.seeds}-{self.batch_size}"
+
+
+def _metis_runs(graph: str) -> bool:
+    """Whether METIS is installed, and the graph small enough for it."""
+    small = graph not in GRAPHS or GRAPHS[graph].edges <= MOST_METIS_EDGES
+    return small and importlib.util.find_spec("pymetis") is not None
+
+
+def _divided(jobs: Jobs, seeds: Seeds, method: str, parts: str) -> tuple[Facts | None, str]:
+    """The partitioning and its file."""
+    name = f"{seeds.name}-{method}-{parts}"
+    file = jobs.parts_file(f"{seeds.graph}-{name}")
+    if method == "metis" and not _metis_runs(seeds.graph):
+        return None, file
+    made = jobs.get(name, "partition", seeds.graph, method=method, parts=parts, file=file,
+                    **seeds.arguments)  # fmt: skip
+    return made, file
+
+
+def _ratio(jobs: Jobs, seeds: Seeds, name: str, file: str | None) -> Facts | None:
+    return jobs.get(f"{seeds.name}-{name}", "redundancy", seeds.graph, file=file, **seeds.arguments)
+
+
+# Tables 2 and 3
+
+_SAMPLED = (
+    Seeds("community-quick"), Seeds("quick"), Seeds("wordnet31"), Seeds("cnr_2000", "all"),
+    Seeds("cnr_2000", "10%"), Seeds("amazon_photo", "all", 100), Seeds("tolokers", "all", 100),
+    Seeds("coauthor_cs", "all", 100), Seeds("pubmed", "all", 100),
+)  # fmt: skip
+_SAMPLED_TINY = (Seeds("community-tiny"), Seeds("amazon_photo", "all", 100))
+_TARGET = 0.2
+
+
+def redundancy(jobs: Jobs) -> list[str]:
+    rows = []
+    for seeds in _SAMPLED_TINY if jobs.tiny else _SAMPLED:
+        chance = _ratio(jobs, seeds, "random", None)
+        for parts in ("usual", "mixed"):
+            cells, number = [], ""
+            for method in ("fennel", "metis"):
+                made, file = _divided(jobs, seeds, method, parts)
+                found = made and _ratio(jobs, seeds, f"{method}-{parts}", file)
+                number = number or _cell(made, "parts", "{:,.0f}")
+                cells += [_cell(found, "ratio"), *_saving(chance, found)]
+            del cells[-1]  # the target is FENNEL's
+            told = [seeds.graph, seeds.seeds, str(seeds.batch_size), f"{number} ({parts})"]
+            told += [_cell(chance, "batches", "{:,.0f}"), _cell(chance, "ratio")]
+            rows.append(told + cells)
+    heads = ("graph", "seeds", "a batch", "partitions", "batches", "by chance", "FENNEL", "change",
+             f"target {-_TARGET:.0%}", "METIS", "change")  # fmt: skip
+    return _table(heads, rows, words=2)
+
+
+def _saving(chance: Facts | None, found: Facts | None) -> tuple[str, str]:
+    """The change, and whether it is enough."""
+    if chance is None or found is None:
+        return "", ""
+    change = found["ratio"] / chance["ratio"] - 1
+    return f"{change:+.1%}", "met" if change <= -_TARGET else "MISSED"
+
+
+# Table 7
+
+_TRAINING: dict[str, Facts] = {
+    "wordnet31": {"layers": 2, "num_neighbors": (15, 10), "hidden": 128, "dropout": 0.3,
+                  "lr": 0.005, "epochs": 12, "batch_size": 1000},
+    "community-100k": {"layers": 2, "num_neighbors": (10, 10), "hidden": 64, "dropout": 0.3,
+                       "lr": 0.005, "epochs": 8, "batch_size": 200},
+}  # fmt: skip
+_MIXED_PARTS = {"wordnet31": 147, "community-100k": 125}
+"""Such that macro batches have eight batches."""
+
+
+def _training(jobs: Jobs, graph: str) -> Facts:
+    return {**_TRAINING[graph], "epochs": 1} if jobs.tiny else _TRAINING[graph]
+
+
+def partitioners(jobs: Jobs) -> list[str]:
+    rows = []
+    for graph in _trained(jobs):
+        seeds = Seeds(graph, batch_size=_TRAINING[graph]["batch_size"])
+        chance: Scores = {}
+        for method in ("random", "metis", "fennel"):
+            made, file = _divided(jobs, seeds, method, "usual")
+            given = None if method == "random" else file
+            ratio = made and _ratio(jobs, seeds, f"{method}-usual" if given else method, given)
+            scores = _trainings(jobs, "train", graph, method, file=given) if made else {}
+            chance = scores if method == "random" else chance
+            rows.append([graph, method, _cell(made, "parts", "{:,.0f}"),
+                         _cell(made, "cut", "{:.1%}"), _cell(made, "balance", "{:.3f}"),
+                         _cell(made, "seconds"), _cell(made, "peak_bytes", "{:,.0f}", 1e-6),
+                         _cell(made, "before_bytes", "{:,.0f}", 1e-6), _cell(ratio, "ratio"),
+                         _mean(scores), *_scores(scores, chance)])  # fmt: skip
+    heads = ("graph", "partitioner", "partitions", "cut", "largest / mean", "s", "peak MB",
+             "of them before", "nodes per seed", "s per epoch", "runs", "test %",
+             "against random")  # fmt: skip
+    return _table(heads, rows, words=2)
+
+
+def _trained(jobs: Jobs) -> tuple[str, ...]:
+    return ("community-100k",) if jobs.tiny else ("wordnet31", "community-100k")
+
+
+def _trainings(jobs: Jobs, kind: str, graph: str, how: str, **arguments: Any) -> Scores:
+    training = _training(jobs, graph)
+    found = {seed: jobs.get(f"{how}-{training['epochs']}-{seed}", kind, graph, seed=seed,
+                            training=training, **arguments) for seed in jobs.seeds}  # fmt: skip
+    return {seed: facts for seed, facts in found.items() if facts is not None}
+
+
+def _mean(scores: Scores) -> str:
+    seconds = [found["epoch_seconds"] for found in scores.values()]
+    return f"{statistics.mean(seconds):.2f}" if seconds else ""
+
+
+def _scores(scores: Scores, chance: Scores) -> tuple[str, str, str]:
+    """How many runs, their test scores, and how they differ from those of the same seeds."""
+    if not scores:
+        return "", "", ""
+    values = [100 * found["test"] for found in scores.values()]
+    told = f"{statistics.mean(values):.2f} ± {statistics.stdev(values) if values[1:] else 0:.2f}"
+    both = scores.keys() & chance.keys() if scores is not chance else ()
+    differences = [100 * (scores[seed]["test"] - chance[seed]["test"]) for seed in both]
+    return str(len(values)), told, paired(differences) if differences else ""
+
+
+# Of Student's distribution at 0.975, by degrees of freedom from 1 on.
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+      2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
+      2.052, 2.048, 2.045, 2.042)  # fmt: skip
+
+
+def paired(differences: list[float]) -> str:
+    """The mean, and its interval of 95 %, by Student's t."""
+    mean, count = statistics.mean(differences), len(differences)
+    if count < 2:
+        return f"{mean:+.2f}"
+    half = _T[min(count - 1, len(_T)) - 1] * statistics.stdev(differences) / count**0.5
+    return f"{mean:+.2f} ({mean - half:+.2f} to {mean + half:+.2f})"
+
+
+# Table 8
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way of FENNEL's."""
+
+    levels: int
+    passes: int
+    counting: str = "exact"
+
+    @property
+    def name(self) -> str:
+        return f"{self.levels} level(s), {self.counting}, {self.passes} pass(es)"
+
+
+_EXACT = tuple(Variant(levels, passes) for levels in (1, 2) for passes in (1, 5))
+_BLOOM = tuple(Variant(levels, 1, "bloom") for levels in (1, 2))
+# Of 100 communities: as many parts, and parts that divide them.
+_SMALL, _SMALL_PARTS = "community-100k", (100, 400)
+_LARGE, _LARGE_PARTS = ("community-quick", "quick"), (800, 10_000)
+
+
+def fennel(jobs: Jobs) -> list[str]:
+    variants = (*_BLOOM, *_EXACT, Variant(1, 2), Variant(1, 10))
+    rows = []
+    for parts in _SMALL_PARTS:
+        rows += [_assigned(jobs, _SMALL, parts, variant) for variant in variants]
+        rows += [_assigned(jobs, _SMALL, parts, None)] * _metis_runs(_SMALL)
+    large = [("community-tiny", 200)] if jobs.tiny else product(_LARGE, _LARGE_PARTS)
+    for graph, parts in large:
+        rows += [_assigned(jobs, graph, parts, variant) for variant in _EXACT]
+        made = jobs.get(str(parts), "layout", graph, cage=partial(layout_limit, parts), parts=parts)
+        limit = _cell(made, "limit", "{:,.0f}", 1e-6)
+        rows.append(_cut_row(graph, f"as usual, with lists, in a cage of {limit} MB", parts, made))
+    heads = ("graph", "how", "partitions", "s", "peak MB", "of them before", "cut",
+             "largest / mean")  # fmt: skip
+    return _table(heads, rows, words=2)
+
+
+def _assigned(jobs: Jobs, graph: str, parts: int, variant: Variant | None) -> list[str]:
+    """None: METIS."""
+    how = f"{parts}-{'metis' if variant is None else variant.name}"
+    made = jobs.get(how, "partition", graph, method="fennel" if variant else "metis", parts=parts,
+                    file=None, options=variant and asdict(variant))  # fmt: skip
+    return _cut_row(graph, variant.name if variant else "METIS", parts, made)
+
+
+def _cut_row(graph: str, how: str, parts: int, made: Facts | None) -> list[str]:
+    return [graph, how, f"{parts:,}", _cell(made, "seconds"),
+            _cell(made, "peak_bytes", "{:,.0f}", 1e-6),
+            _cell(made, "before_bytes", "{:,.0f}", 1e-6), _cell(made, "cut", "{:.1%}"),
+            _cell(made, "balance", "{:.3f}")]  # fmt: skip
+
+
+# Accuracy
+
+
+def accuracy(jobs: Jobs) -> list[str]:
+    rows = []
+    for graph in _trained(jobs):
+        chance: Scores = {}
+        for batching in ("random", "partition", f"partition:parts={_MIXED_PARTS[graph]}"):
+            scores = _trainings(jobs, "fit", graph, batching, batching=batching)
+            chance = scores if batching == "random" else chance
+            epochs = str(_training(jobs, graph)["epochs"])
+            rows.append([graph, batching, epochs, *_scores(scores, chance)])
+    heads = ("graph", "batching", "epochs", "runs", "test %", "against random")
+    return _table(heads, rows, words=2)
+
+
+TABLES = {
+    "redundancy": Table(
+        "Nodes of batches per seed",
+        "Tables 2 and 3, redundancy ratio by chance and by METIS's partitions: ogbn-products "
+        "475.69 and 321.53 (-32.41 %), ogbn-papers100M 117.66 and 86.36 (-26.60 %)",
+        "3 hops of 10, a whole epoch; 20 partitions are a macro batch; usual: as many partitions "
+        "as loaders have; mixed: such that macro batches have eight batches; METIS of graphs of at "
+        f"most {MOST_METIS_EDGES:,} edges",
+        redundancy,
+    ),
+    "partitioners": Table(
+        "Partitioners",
+        "Table 7, none / METIS / FENNEL: s per epoch 389.9 / 213.6 / 235.4 and accuracy 64.28 / "
+        "64.18 / 64.15 on ogbn-papers100M, 2089.4 / 1640.7 / 1706.5 and 75.39 / 75.31 / 75.33 on "
+        "IGB-medium",
+        "random: batches by chance, cut and balance of parts by chance; s and peak of a process "
+        "that divides the nodes, and nothing more; s per epoch of training, all in memory; test of "
+        "the best validation on full neighbourhoods, mean and standard deviation; differences of "
+        "the same seeds with their 95 % interval (paired t)",
+        partitioners,
+    ),
+    "fennel": Table(
+        "FENNEL's variants",
+        "Table 8 has time and memory of METIS and of FENNEL with and without two levels, Bloom "
+        "filters and threads; its numbers are not in the text that we have (which says that Bloom "
+        "filters without two levels take much memory, and that it takes much longer without them)",
+        "a process each, s of dividing the nodes, without their lists; Bloom filters on the small "
+        "graph alone, since they are asked once per neighbour and partition; cage: the whole "
+        "layout, within 200 MB and what is read and written at a time, the interpreter included",
+        fennel,
+    ),
+    "accuracy": Table(
+        "Accuracy with batches of partitions",
+        "Table 7: 64.28 by chance and 64.15 by FENNEL on ogbn-papers100M, 75.39 and 75.33 on "
+        "IGB-medium",
+        "`train`, sage; parts: such that macro batches have eight batches; test of the best "
+        "validation on full neighbourhoods, mean and standard deviation; differences of the same "
+        "seeds with their 95 % interval (paired t)",
+        accuracy,
+    ),
+}
