@@ -30,7 +30,7 @@ from outcrop.observe.record import compact_json, peak_rss_bytes, rss_bytes
 from outcrop.progress import SILENT
 from outcrop.run.order import seed_order
 from outcrop.sample.seeds import seed_nodes
-from outcrop.store.locks import write_synced
+from outcrop.store.locks import replace_synced
 from outcrop.store.store import GraphStore
 
 Assignment = NDArray[np.uint32]
@@ -202,7 +202,7 @@ def main() -> None:
 
     job, out = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
     found = KINDS[job.pop("kind")](**job)
-    write_synced(out, compact_json({**found, "versions": versions()}))
+    replace_synced(out, compact_json({**found, "versions": versions()}))
 
 
 if __name__ == "__main__":

@@ -128,7 +128,7 @@ def test_the_order_by_communities_is_that_of_parts(tmp_path: Path) -> None:
     with make_random_store(tmp_path / "s", 25_000, 60_000, edge_ids=True) as store:
         reorder(store, tmp_path / "t", community_order(), "33.9MB")
         with Partitions(store.disk, open_partitions(store)) as partitions:
-            assert partitions.parts == 5
+            assert partitions.parts == 130
             order = np.argsort(partitions.load_assignment(), kind="stable")
         with outcrop.open(tmp_path / "t") as found:
             assert_same_graph(found, store, order)
