@@ -13,6 +13,7 @@ from outcrop.errors import OptionError
 from outcrop.sample import batching
 from outcrop.sample.batching import PartitionBatching, SeedGroups, batching_named
 from outcrop.sample.seeds import SeedOrder, Stream
+from tests.sample.model import golden_table, numbers
 
 
 def groups_of(parts_of_seeds: Any, parts: int, macro: int = 2, digest: str = "d") -> SeedGroups:
@@ -80,6 +81,17 @@ def test_epochs_seeds_and_streams_have_orders_of_their_own() -> None:
     ]  # fmt: skip
     assert len(set(orders)) == len(orders)
     assert orders[0] == tuple(groups_of(of_seeds, 20).order(0, 0, 0, 0, 400))
+
+
+def test_the_order_is_that_of_the_format() -> None:
+    groups = groups_of(np.arange(12) % 4, 4)
+    rows = golden_table("seed", "stream", "epoch", "macro batches", "positions")
+    for *key, macros, positions in rows:
+        seed, stream, epoch = map(int, key)
+        found = [macro.parts.tolist() for macro in groups.macros(seed, stream, epoch, 0, 12)]
+        assert found == [numbers(macro) for macro in macros.split(",")]
+        assert groups.order(seed, stream, epoch, 0, 12).tolist() == numbers(positions)
+    assert len(rows) == 3
 
 
 def test_partitions_and_seeds_of_a_macro_batch_are_shuffled() -> None:

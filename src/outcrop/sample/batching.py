@@ -109,7 +109,7 @@ class SeedGroups:
         for _, found in _pieces(count, nodes_at, parts_of):
             firsts[1:] += np.bincount(found, minlength=parts)
         np.cumsum(firsts, out=firsts)
-        positions = np.empty(count, position_dtype(count))
+        positions = np.empty(count, _position_dtype(count))
         ends = firsts[:-1].copy()
         for begin, found in _pieces(count, nodes_at, parts_of):
             order = np.argsort(found, kind="stable")
@@ -126,7 +126,7 @@ class SeedGroups:
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory, beside a table of the partitions for a few epochs."""
+        """What it takes in memory, tables of the partitions for a few epochs included."""
         tables = _EPOCHS_KEPT * 20 * len(self._parts) + self._parts.nbytes
         return self._positions.nbytes + self._firsts.nbytes + tables
 
@@ -168,7 +168,7 @@ class SeedGroups:
         return _EpochOrder(parts, starts, self.macro)
 
 
-def position_dtype(count: int) -> np.dtype[Any]:
+def _position_dtype(count: int) -> np.dtype[Any]:
     """For positions below `count`."""
     return np.dtype(np.uint32 if count <= 2**32 else np.int64)
 
