@@ -21,6 +21,7 @@ from outcrop.errors import OutcropError
 from outcrop.ingest.reorder import reorder
 from outcrop.ingest.synthetic import SynthOptions, synthesise
 from outcrop.layout.partitions import KIND as PARTITIONS
+from outcrop.layout.partitions import community_order
 from outcrop.observe.record import compact_json, read_json, read_record
 from outcrop.sample.batching import RANDOM
 from outcrop.store.derived import ELSEWHERE
@@ -85,8 +86,9 @@ def graph_store(name: str) -> Path:
     """The graph's store in bench-data, made where it is missing."""
     graph, path = GRAPHS[name], Path("bench-data") / f"{name}.outcrop"
     if graph.order is not None and not path.exists():
+        order = community_order() if graph.order == "community" else graph.order
         with GraphStore(graph_store(graph.of)) as source:
-            reorder(source, path, graph.order, _MAKING_BYTES, edge_ids=False)
+            reorder(source, path, order, _MAKING_BYTES, edge_ids=False)
     elif graph.communities and not path.exists():
         path.parent.mkdir(exist_ok=True)
         options = SynthOptions(
