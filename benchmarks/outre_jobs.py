@@ -8,9 +8,11 @@ A job names one of the functions below and gives it its arguments; what that ret
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +31,26 @@ from outcrop.layout.partitions import (
 from outcrop.observe.record import compact_json, peak_rss_bytes, rss_bytes
 from outcrop.progress import SILENT
 from outcrop.run.order import seed_order
-from outcrop.sample.seeds import seed_nodes
+from outcrop.sample.history import Gate, HistoryTable
+from outcrop.sample.sampler import Sampler, Sampling, Subgraph
+from outcrop.sample.seeds import Ids, seed_nodes
+from outcrop.store.degrees import most_out_edges, out_degrees
 from outcrop.store.locks import replace_synced
 from outcrop.store.store import GraphStore
+from outcrop.topology.parts import PAGE_THREADS, paged_topology
 
 Assignment = NDArray[np.uint32]
+Visits = list[NDArray[np.uint16]]
 MOST_METIS_EDGES = 10_000_000
 """METIS has the graph in memory, both directions of each edge."""
+THREADS = "OMP_NUM_THREADS"
+"""A variable of the environment: threads of a job; not given: as many as there are CPUs."""
 _LAYOUT_BYTES, _INTERPRETER_BYTES = 200_000_000, 80_000_000
 _MEMORY, _EVALUATION_BYTES = "8GB", 1_000_000_000
 _MIXED_BATCHES = 8
+_NEIGHBORS = (10, 10, 10)
+_REUSE_EPOCHS = 3
+_NO_CANDIDATE = 1 << 40
 
 
 def partition(
@@ -181,20 +193,143 @@ def train(store: str, seed: int, file: str | None, training: dict[str, Any]) -> 
     return {"test": best["test"], "epoch_seconds": seconds / options.epochs}
 
 
-def fit(store: str, seed: int, batching: str, training: dict[str, Any]) -> dict[str, Any]:
-    """The same by `outcrop train`, whose partitions are its own."""
+def fit(
+    store: str, seed: int, batching: str, training: dict[str, Any], history: str = "none",
+    candidates: float | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """The same by `outcrop train`, whose partitions are its own.
+
+    `history`: as options of training have it; `candidates`: of so many of all nodes.
+    """
     from outcrop.train import TrainOptions
     from outcrop.train import fit as fitted
 
+    # Where there is a GPU, sums would come in any order.
     options = TrainOptions(
-        seed=seed, batching=batching, strategy="memory", memory=_MEMORY, evaluate="full", **training
-    )
+        seed=seed, batching=batching, strategy="memory", memory=_MEMORY, evaluate="full",
+        device="cpu", history=history, **training,
+    )  # fmt: skip
     with GraphStore(store) as graph:
+        if candidates is not None:
+            nodes = int(graph.num_nodes * candidates)
+            options = replace(options, history=f"{history}:nodes={nodes}")
         result = fitted(graph, options)
-    return {"test": result.test, "best_epoch": result.best_epoch}
+    # Beyond the first epoch, if there are more: embeddings are there from then on.
+    epochs = [epoch for epoch in result.record.epochs if epoch.stream == "train"]
+    later = epochs[1:] or epochs
+    return {
+        "test": result.test, "best_epoch": result.best_epoch,
+        "batches": epochs[0].batches, "rows": sum(e.rows for e in later) / len(later),
+        "pulled": sum(e.pulled for e in later) / len(later),
+    }  # fmt: skip
 
 
-KINDS = {each.__name__: each for each in (partition, layout, redundancy, train, fit)}
+def reuse(store: str, seeds: str, batch_size: int, share: float, staleness: int) -> dict[str, Any]:
+    """Nodes of batches by chance per seed, with embeddings of so many nodes: decided, not trained.
+
+    `share`: of all nodes, those with most out-edges; 0: no embedding is used again.
+    """
+    with GraphStore(store) as graph:
+        order = seed_order(graph, input_nodes(graph, seeds), batch_size=batch_size, seed=0)
+        count = int(graph.num_nodes * share)
+        table = HistoryTable(graph.num_nodes, most_out_edges(out_degrees(graph), count), staleness)
+        sampler = Sampler(
+            Sampling(_NEIGHBORS), paged_topology(graph), 0, PAGE_THREADS, gate=Gate(table, 0)
+        )
+        nodes = taken = pulled = 0
+        for epoch in range(_REUSE_EPOCHS):
+            nodes = taken = pulled = 0  # the last one counts
+            for number in range(len(order)):
+                task = order.task(epoch, number, counted=True)
+                found = sampler.sample(task)
+                nodes, taken = nodes + len(found.nodes), taken + len(task.seeds)
+                pulled += 0 if found.reuse is None else len(found.reuse.pulled_slots)
+        return {"ratio": nodes / taken, "pulled": pulled / len(order), "batches": len(order),
+                "candidates": count}  # fmt: skip
+
+
+def levels(
+    store: str, seeds: str, batch_size: int, layers: int, share: float, staleness: int
+) -> dict[str, Any]:
+    """Rows that batches of partitions need, by which layers' embeddings are used again.
+
+    All hops are sampled; then it is followed from the seeds down what has to be computed. As many
+    embeddings are kept for each choice, of the nodes that are needed in most batches; `all` divides
+    them evenly between layers. The epoch after the first is counted.
+    """
+    with GraphStore(store) as graph:
+        order = seed_order(
+            graph, input_nodes(graph, seeds), batch_size=batch_size, seed=0, batching="partition"
+        )
+        sampler = Sampler(Sampling(_NEIGHBORS[:1] * layers), paged_topology(graph), 0, PAGE_THREADS)
+        visits = [np.zeros(graph.num_nodes, np.uint16) for _ in range(layers)]
+        whole = LayerCaches(visits, [], 0, staleness)
+        for number in range(len(order)):
+            whole.rows(sampler.sample(order.task(0, number)), number, visits)
+        kept = int(graph.num_nodes * share)
+        choices: dict[str, list[int]] = {
+            "none": [],
+            "first": [0],
+            "second": [1],
+            "all": list(range(layers)),
+        }
+        caches = {
+            name: LayerCaches(visits, chosen, kept // max(len(chosen), 1), staleness)
+            for name, chosen in choices.items()
+        }
+        rows = dict.fromkeys(choices, 0)
+        for epoch in range(2):
+            for number in range(len(order)):
+                subgraph = sampler.sample(order.task(epoch, number))
+                for name, cache in caches.items():
+                    rows[name] += cache.rows(subgraph, epoch * len(order) + number) * epoch
+        return {"batches": len(order), "candidates": kept, **{
+            name: count / len(order) for name, count in rows.items()
+        }}  # fmt: skip
+
+
+def _needed_below(subgraph: Subgraph, active: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whose input those that are computed need: their own, and their neighbours'."""
+    below = active.copy()
+    below[subgraph.sources[np.repeat(active[: len(subgraph.counts)], subgraph.counts)]] = True
+    return below
+
+
+class LayerCaches:
+    """Embeddings of some layers, each with candidates of its own; layer 0 is the model's output."""
+
+    def __init__(self, visits: Visits, chosen: list[int], count: int, staleness: int) -> None:
+        """`visits`: by layer, how many batches compute each node."""
+        self._layers, self._staleness = len(visits), staleness
+        self._pushed: dict[int, Ids] = {}
+        for layer in chosen:
+            best = np.argsort(visits[layer], kind="stable")[::-1][:count]
+            # An iteration that never comes: who is no candidate is not kept.
+            self._pushed[layer] = np.full(len(visits[layer]), _NO_CANDIDATE)
+            self._pushed[layer][best] = -staleness
+
+    def rows(self, subgraph: Subgraph, iteration: int, visits: Visits | None = None) -> int:
+        """Those that a batch needs, in its turn. `visits`: are added to."""
+        needed = np.zeros(len(subgraph.nodes), bool)
+        needed[: subgraph.nodes_per_hop[0]] = True
+        above = np.zeros_like(needed)
+        for layer in range(self._layers):
+            active = needed
+            if layer in self._pushed:
+                pushed = self._pushed[layer]
+                since = pushed[subgraph.nodes]
+                kept = since != _NO_CANDIDATE
+                # Who is computed one layer above needs its own, with its gradient.
+                fresh = kept & (iteration - since < self._staleness) & ~above
+                active = needed & ~fresh
+                pushed[subgraph.nodes[active & kept]] = iteration
+            if visits is not None:
+                visits[layer][subgraph.nodes[active]] += 1
+            above, needed = active, _needed_below(subgraph, active)
+        return int(np.count_nonzero(needed))
+
+
+KINDS = {each.__name__: each for each in (partition, layout, redundancy, train, fit, reuse, levels)}
 
 
 def main() -> None:
@@ -202,7 +337,8 @@ def main() -> None:
 
     job, out = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
     found = KINDS[job.pop("kind")](**job)
-    replace_synced(out, compact_json({**found, "versions": versions()}))
+    known = {"threads": os.environ.get(THREADS), "versions": versions()}
+    replace_synced(out, compact_json({**found, **known}))
 
 
 if __name__ == "__main__":

@@ -48,6 +48,8 @@ class Figure:
     cold: bool = False
     memory: str | None = None
     """Sizes; None: that of the graph."""
+    epochs: int | None = None
+    """None: those of the graph."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Paper:
         base = Run(
             given.graph or figure.graph, "", memories[0],
             given.cage or (graph.cage if usual else None),
-            given.epochs or graph.epochs, given.batches, figure.cold,
+            given.epochs or figure.epochs or graph.epochs, given.batches, figure.cold,
         )  # fmt: skip
         rows = figure.rows(base, memories)
         file = self.file(name, given)
@@ -177,10 +179,11 @@ def sizes(values: set[int | None]) -> str:
 
 def _same_batches(rows: Rows, found: Found) -> str:
     """Whether all runs that should deliver the same batches did, as far as checked."""
-    digests: dict[tuple[str, int, str], set[str]] = {}
+    digests: dict[tuple[str, int, int, str], set[str]] = {}
     for label, run in rows:
         told = {result.record["digest"] for result in found[label]} - {None}
-        digests.setdefault((run.graph, run.fanout, run.batching), set()).update(told)
+        key = run.graph, run.fanout, run.hops, run.batching
+        digests.setdefault(key, set()).update(told)
     same = all(len(some) <= 1 for some in digests.values())
     each = " of a batching" if len({run.batching for _, run in rows}) > 1 else ""
     return f"the first three batches were the same for all{each}" if same else "BATCHES DIFFERED"

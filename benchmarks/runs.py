@@ -22,12 +22,14 @@ from outcrop.ingest.reorder import reorder
 from outcrop.ingest.synthetic import SynthOptions, synthesise
 from outcrop.layout.partitions import KIND as PARTITIONS
 from outcrop.layout.partitions import community_order
+from outcrop.layout.savings import KIND as SAVINGS
 from outcrop.observe.record import compact_json, read_json, read_record
 from outcrop.sample.batching import RANDOM
 from outcrop.store.derived import ELSEWHERE
 from outcrop.store.store import GraphStore
 from outcrop.tools.bench.compare import SUMMARY, BenchOptions, run_bench
 from outcrop.tools.bench.drive import DriveRates, forget, measure_drive
+from outcrop.tools.bench.worker import Access
 
 _MAKING_BYTES = 1_500_000_000  # memory that making a graph takes
 _BATCH_SIZE = 1000
@@ -69,7 +71,11 @@ _PLAIN = {
     # Its batches have more nodes: two of them and tables take 0.8 GB.
     "community-quick": replace(_QUICK, memory="1GB", cage="1.5GB", communities=True),
     "community-standard": replace(_STANDARD, communities=True),
+    # An epoch of 40 batches: what lies ahead is thrown away where epochs are cut short.
+    "community-standard-40": replace(_STANDARD, communities=True, train_fraction=0.002),
     "community-2000k": Graph(*_TWO, communities=True),
+    # An epoch of 10 batches, for what takes long.
+    "community-2000k-10": Graph(*_TWO, train_fraction=0.005, communities=True),
     "community-100k": Graph(100_000, 1_500_000, 64, 0.1, memory="250MB", communities=True),
 }
 GRAPHS = {
@@ -122,6 +128,11 @@ class Run:
     batching: str = RANDOM
     """As loaders have it."""
     model: str = "none"
+    hops: int = 3
+    history: str = ""
+    """As loaders have it; empty: no embedding is used again."""
+    access: Access = "auto"
+    """As `DiskOptions` has it."""
 
     @property
     def name(self) -> str:
@@ -168,6 +179,16 @@ class Result:
         """A count of epochs, by batch: without what was prepared before them."""
         return self.total(name) / max(self.total("batches"), 1)
 
+    def later(self, name: str) -> float:
+        """The same beyond the first epoch, if there are more: embeddings are there from then on."""
+        epochs = self.epochs[1:] or self.epochs
+        batches = max(sum(e["batches"] for e in epochs), 1)
+        return float(sum(e.get(name) or 0 for e in epochs) / batches)
+
+    def planned(self, name: str) -> float:
+        """A number that was decided; 0: not by this strategy."""
+        return float(self.record["loader"]["plan"].get(name) or 0)
+
     @property
     def read_bytes_each(self) -> float:
         """The mean of the engine's reads in epochs."""
@@ -212,10 +233,18 @@ class Result:
     @property
     def partition_seconds(self) -> float:
         """That dividing the graph took, if the run did that."""
+        return self._making_seconds(PARTITIONS)
+
+    @property
+    def profile_seconds(self) -> float:
+        """That profiling an epoch took, if the run did that."""
+        return self._making_seconds(SAVINGS)
+
+    def _making_seconds(self, kind: str) -> float:
         return sum(
             layout["seconds"] or 0.0
             for layout in self.record["layouts"]
-            if layout["made"] and layout["name"].startswith(f"{PARTITIONS}-")
+            if layout["made"] and layout["name"].startswith(f"{kind}-")
         )
 
     def stage_seconds(self, name: str) -> float:
@@ -284,10 +313,11 @@ class Work:
         options = BenchOptions(
             (run.strategy,), memory=None if share else run.memory,
             cache=run.memory if share else None, cage=run.cage, epochs=run.epochs,
-            num_neighbors=(run.fanout,) * 3, batch_size=_BATCH_SIZE, repeat=1,
+            num_neighbors=(run.fanout,) * run.hops, batch_size=_BATCH_SIZE, repeat=1,
             batches=min(run.batches or whole, whole),
             check_batches=_CHECKED_BATCHES if number == 0 else 0,
             model=run.model, batching=run.batching, partition_first=not run.cold,
+            history=run.history, access=run.access,
         )  # fmt: skip
         if run.rate == 1:
             return options

@@ -54,6 +54,14 @@ inline void CheckNodes(std::span<const int64_t> nodes, int64_t num_nodes) {
   }
 }
 
+// What is put off after the first hop: an entry per node that it found.
+inline void CheckDeferred(std::span<const int64_t> nodes_per_hop,
+                          const Array1<const uint8_t>& deferred) {
+  Require(nodes_per_hop.size() == 2, "the first hop was not sampled, or others were as well");
+  Require(deferred.size() == 0 || deferred.size() == static_cast<size_t>(nodes_per_hop[1]),
+          "deferred needs an entry per node that the first hop found");
+}
+
 using Unlocked = nb::call_guard<nb::gil_scoped_release>;
 
 // One function per stage; module.cc calls them all.

@@ -113,6 +113,20 @@ class HyperbatchHandle {
   }
 
   void Sample() { sampler_.Sample(); }
+
+  void LoadFirst(size_t batch) {
+    Require(batch < sampler_.size(), "there is no such batch");
+    sampler_.LoadFirst(batch);
+  }
+
+  void Continue(size_t batch, Array1<const uint8_t> deferred) {
+    Require(batch < sampler_.size(), "there is no such batch");
+    CheckDeferred(subgraph().nodes_per_hop, deferred);
+    sampler_.Continue(batch, Span(deferred));
+  }
+
+  void SampleFirst() { sampler_.SampleFirst(); }
+  void SampleOthers() { sampler_.SampleOthers(); }
   const sample::Subgraph& subgraph() const { return sampler_.subgraph(); }
   void Cancel() { sampler_.Cancel(); }
   uint64_t memory_bytes() const { return sampler_.capacity_bytes(); }
@@ -139,6 +153,11 @@ void BindHyperbatch(nb::module_& m) {
       .def("add", &Handle::Add, nb::arg("seeds").noconvert(), nb::kw_only(), nb::arg("seed"),
            nb::arg("stream"), nb::arg("epoch"), nb::arg("batch"), Unlocked())
       .def("sample", &Handle::Sample, Unlocked())
+      .def("sample_first", &Handle::SampleFirst, Unlocked())
+      .def("load_first", &Handle::LoadFirst, nb::arg("batch"), Unlocked())
+      .def("go_on", &Handle::Continue, nb::arg("batch"), nb::arg("deferred").noconvert(),
+           Unlocked())
+      .def("sample_others", &Handle::SampleOthers, Unlocked())
       .def("load", &Handle::Load, nb::arg("batch"), Unlocked())
       .def("cancel", &Handle::Cancel)
       .def_prop_ro("memory_bytes", &Handle::memory_bytes)

@@ -114,9 +114,19 @@ class SamplerHandle {
 
   void Sample(Array1<const int64_t> seeds, uint64_t seed, uint32_t stream, uint32_t epoch,
               uint32_t batch) {
-    Require(stream < 256, "stream must be below 256");
-    CheckNodes(Span(seeds), topology_->num_nodes());
+    CheckSeeds(seeds, stream);
     sampler_.Sample({seed, stream, epoch, batch}, Span(seeds));
+  }
+
+  void Begin(Array1<const int64_t> seeds, uint64_t seed, uint32_t stream, uint32_t epoch,
+             uint32_t batch) {
+    CheckSeeds(seeds, stream);
+    sampler_.Begin({seed, stream, epoch, batch}, Span(seeds));
+  }
+
+  void Finish(Array1<const uint8_t> deferred) {
+    CheckDeferred(subgraph().nodes_per_hop, deferred);
+    sampler_.Finish(Span(deferred));
   }
 
   const Subgraph& subgraph() const { return sampler_.subgraph(); }
@@ -124,14 +134,19 @@ class SamplerHandle {
   uint64_t memory_bytes() const { return sampler_.capacity_bytes(); }
 
  private:
+  void CheckSeeds(const Array1<const int64_t>& seeds, uint32_t stream) const {
+    Require(stream < 256, "stream must be below 256");
+    CheckNodes(Span(seeds), topology_->num_nodes());
+  }
+
   std::shared_ptr<Topology> topology_;
   Sampler sampler_;
 };
 
 template <typename Sampler>
-void BindSampler(nb::module_& m, const char* name) {
+nb::class_<SamplerHandle<Sampler>> BindSampler(nb::module_& m, const char* name) {
   using Handle = SamplerHandle<Sampler>;
-  nb::class_<Handle>(m, name)
+  return nb::class_<Handle>(m, name)
       .def(nb::init<const TopologyHandle&, std::vector<int64_t>, bool, uint32_t>(),
            nb::arg("topology"), nb::arg("fanouts"), nb::kw_only(), nb::arg("replace"),
            nb::arg("threads"), nb::keep_alive<1, 2>())
@@ -202,7 +217,11 @@ void BindSample(nb::module_& m) {
   BindCached<HeldOffsets>(m);
   m.def("cached_topology_bytes", &CachedTopologyBytes, nb::arg("entry_bytes"), nb::arg("nodes"),
         nb::arg("entries"));
-  BindSampler<sample::NeighborSampler>(m, "NeighborSampler");
+  using Neighbor = SamplerHandle<sample::NeighborSampler>;
+  BindSampler<sample::NeighborSampler>(m, "NeighborSampler")
+      .def("begin", &Neighbor::Begin, nb::arg("seeds").noconvert(), nb::kw_only(), nb::arg("seed"),
+           nb::arg("stream"), nb::arg("epoch"), nb::arg("batch"), Unlocked())
+      .def("finish", &Neighbor::Finish, nb::arg("deferred").noconvert(), Unlocked());
   BindSampler<sample::ShadowSampler>(m, "ShadowSampler");
   m.def("expand_edges", &ExpandEdges, nb::arg("sources").noconvert(), nb::arg("counts").noconvert(),
         nb::arg("out").noconvert(), Unlocked());

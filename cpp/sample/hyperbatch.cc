@@ -82,8 +82,32 @@ void HyperbatchSampler::Add(const BatchKey& key, std::span<const int64_t> seeds)
 }
 
 void HyperbatchSampler::Sample() {
-  for (size_t hop = 0; hop < options_.fanouts.size(); ++hop) {
-    if (hop > 0) {
+  SampleFirst();
+  for (size_t batch = 0; options_.fanouts.size() > 1 && batch < keys_.size(); ++batch) {
+    LoadFirst(batch);
+    Continue(batch, {});
+  }
+  SampleOthers();
+}
+
+void HyperbatchSampler::SampleFirst() {
+  if (!options_.fanouts.empty()) Sweep(0);
+  frontier_nodes_ = 0;
+}
+
+void HyperbatchSampler::LoadFirst(size_t batch) {
+  if (pool_.cancelled()) throw threads::Cancelled();
+  Relabel(batch, 0);
+}
+
+void HyperbatchSampler::Continue(size_t batch, std::span<const uint8_t> deferred) {
+  relabeller_.Defer(deferred);
+  Expand(batch);
+}
+
+void HyperbatchSampler::SampleOthers() {
+  for (size_t hop = 1; hop < options_.fanouts.size(); ++hop) {
+    if (hop > 1) {
       frontier_nodes_ = 0;
       for (size_t batch = 0; batch < keys_.size(); ++batch) {
         if (pool_.cancelled()) throw threads::Cancelled();
@@ -118,12 +142,10 @@ void HyperbatchSampler::Expand(size_t batch) {
   if (most_batches_ > 1) SaveState(batch);
 }
 
-// The last nodes of the relabeller's subgraph -> sorted_, by node, of equals by place.
+// The nodes that are expanded next -> sorted_, by node, of equals by place.
 void HyperbatchSampler::SortFrontier() {
-  const Subgraph& subgraph = relabeller_.subgraph();
-  const auto count = static_cast<size_t>(subgraph.nodes_per_hop.back());
-  const std::span<const int64_t> nodes =
-      subgraph.nodes.Slice(subgraph.nodes.size() - count, subgraph.nodes.size());
+  const std::span<const int64_t> nodes = relabeller_.frontier();
+  const size_t count = nodes.size();
   sorted_.resize(count);
   spare_.resize(count);
   uint64_t most = 0;

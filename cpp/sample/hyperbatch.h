@@ -47,6 +47,13 @@ class HyperbatchSampler {
   // REQUIRES: seeds are nodes.
   void Add(const BatchKey& key, std::span<const int64_t> seeds);
   void Sample();
+  // The same in steps: SampleFirst; of each batch, in their order, LoadFirst, which shows what the
+  // first hop found, and Continue, with what NeighborSampler's Finish is told; then SampleOthers.
+  // REQUIRES: two hops at least.
+  void SampleFirst();
+  void LoadFirst(size_t batch);
+  void Continue(size_t batch, std::span<const uint8_t> deferred);
+  void SampleOthers();
   // The subgraph of a batch, each once, until the next call.
   const Subgraph& Load(size_t batch);
 

@@ -22,17 +22,26 @@ NeighborSampler::NeighborSampler(Topology& topology, std::vector<int64_t> fanout
       relabeller_(topology.num_nodes()) {}
 
 const Subgraph& NeighborSampler::Sample(const BatchKey& key, std::span<const int64_t> seeds) {
+  Begin(key, seeds);
+  return Finish({});
+}
+
+void NeighborSampler::Begin(const BatchKey& key, std::span<const int64_t> seeds) {
+  key_ = key;
   relabeller_.Begin(seeds);
-  Subgraph& subgraph = relabeller_.subgraph();
-  size_t begin = 0;
-  for (size_t hop = 0; hop < fanouts_.size(); ++hop) {
-    const size_t end = subgraph.nodes.size();
-    frontier_.Expand(subgraph.nodes.Slice(begin, end), {}, HopKey(key, static_cast<uint32_t>(hop)),
-                     fanouts_[hop], subgraph.edge_ids);
-    relabeller_.Add(frontier_.first(), frontier_.neighbours());
-    begin = end;
-  }
-  return subgraph;
+  if (!fanouts_.empty()) Expand(0);
+}
+
+const Subgraph& NeighborSampler::Finish(std::span<const uint8_t> deferred) {
+  relabeller_.Defer(deferred);
+  for (size_t hop = 1; hop < fanouts_.size(); ++hop) Expand(hop);
+  return relabeller_.subgraph();
+}
+
+void NeighborSampler::Expand(size_t hop) {
+  frontier_.Expand(relabeller_.frontier(), {}, HopKey(key_, static_cast<uint32_t>(hop)),
+                   fanouts_[hop], relabeller_.subgraph().edge_ids);
+  relabeller_.Add(frontier_.first(), frontier_.neighbours());
 }
 
 }  // namespace outcrop::sample

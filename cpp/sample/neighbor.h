@@ -24,6 +24,12 @@ class NeighborSampler {
   // that occurs twice is two nodes, as in PyG; edges come from the first of them.
   const Subgraph& Sample(const BatchKey& key, std::span<const int64_t> seeds);
 
+  // The same in two steps. Begin samples the first hop; subgraph() has what it found. Finish
+  // samples the others; `deferred` (empty: none) has an entry per node that was found, 1 where the
+  // second hop is not to expand it but the third, as if the second had found it.
+  void Begin(const BatchKey& key, std::span<const int64_t> seeds);
+  const Subgraph& Finish(std::span<const uint8_t> deferred);
+
   const Subgraph& subgraph() const { return relabeller_.subgraph(); }
   void Cancel() { pool_.Cancel(); }
   // Memory that is kept for the next call.
@@ -32,10 +38,13 @@ class NeighborSampler {
   }
 
  private:
+  void Expand(size_t hop);
+
   const std::vector<int64_t> fanouts_;
   threads::Pool pool_;
   Frontier frontier_;
   Relabeller relabeller_;
+  BatchKey key_;
 };
 
 }  // namespace outcrop::sample

@@ -2,9 +2,20 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <stdexcept>
+#include <vector>
 
 namespace outcrop::sample {
+namespace {
+
+// Nodes that are of a hop already: those behind them were put off.
+size_t Placed(std::span<const int64_t> nodes_per_hop) {
+  return static_cast<size_t>(
+      std::accumulate(nodes_per_hop.begin(), nodes_per_hop.end(), int64_t{0}));
+}
+
+}  // namespace
 
 void Relabeller::Begin(std::span<const int64_t> seeds) {
   table_.Reset(subgraph_.nodes.size());  // as many as last time
@@ -22,7 +33,7 @@ void Relabeller::Add(std::span<const uint64_t> first, std::span<const int64_t> n
   for (size_t i = 0; i + 1 < first.size(); ++i) {
     subgraph_.counts.push_back(static_cast<uint32_t>(first[i + 1] - first[i]));
   }
-  const size_t known = subgraph_.nodes.size(), before = subgraph_.sources.size();
+  const size_t known = Placed(subgraph_.nodes_per_hop), before = subgraph_.sources.size();
   subgraph_.sources.resize(before + neighbours.size());
   uint32_t* sources = subgraph_.sources.data() + before;
   constexpr size_t kBlock = 32;  // lookups whose memory is asked for together
@@ -39,6 +50,35 @@ void Relabeller::Add(std::span<const uint64_t> first, std::span<const int64_t> n
   }
   subgraph_.nodes_per_hop.push_back(static_cast<int64_t>(subgraph_.nodes.size() - known));
   subgraph_.edges_per_hop.push_back(static_cast<int64_t>(neighbours.size()));
+}
+
+void Relabeller::Defer(std::span<const uint8_t> deferred) {
+  const size_t end = subgraph_.nodes.size(), begin = end - deferred.size();
+  const auto put_off = static_cast<size_t>(std::ranges::count(deferred, uint8_t{1}));
+  if (put_off == 0) return;
+  const auto kept = deferred.size() - put_off;
+  std::vector<uint32_t> places(deferred.size());
+  std::vector<int64_t> nodes(deferred.size());
+  size_t next_kept = 0, next_put_off = kept;
+  for (size_t i = 0; i < deferred.size(); ++i) {
+    const size_t place = deferred[i] != 0 ? next_put_off++ : next_kept++;
+    places[i] = static_cast<uint32_t>(begin + place);
+    nodes[place] = subgraph_.nodes[begin + i];
+  }
+  std::ranges::copy(nodes, subgraph_.nodes.data() + begin);
+  const size_t edges = subgraph_.sources.size();
+  for (size_t e = edges - static_cast<size_t>(subgraph_.edges_per_hop.back()); e < edges; ++e) {
+    uint32_t& source = subgraph_.sources[e];
+    if (source >= begin) source = places[source - begin];
+  }
+  subgraph_.nodes_per_hop.back() = static_cast<int64_t>(kept);
+  Restore();
+}
+
+std::span<const int64_t> Relabeller::frontier() const {
+  const auto count = static_cast<size_t>(subgraph_.nodes_per_hop.back());
+  const size_t end = Placed(subgraph_.nodes_per_hop);
+  return subgraph_.nodes.Slice(end - count, end);
 }
 
 void Relabeller::Restore() {

@@ -23,6 +23,14 @@ class Relabeller {
   // neighbours [first[i], first[i + 1]). Their edge ids are the caller's to append.
   void Add(std::span<const uint64_t> first, std::span<const int64_t> neighbours);
 
+  // Puts some of the nodes that the last Add found behind the others, as if the next hop had found
+  // them: that hop does not expand them, the one after it does. All keep their order. REQUIRES: an
+  // entry per node that was found, 1 where it is put off.
+  void Defer(std::span<const uint8_t> deferred);
+
+  // The nodes that the last Add found and that were not put off, or the seeds.
+  std::span<const int64_t> frontier() const;
+
   // After the subgraph was replaced by another one that was begun here: goes on with that.
   void Restore();
 

@@ -23,6 +23,7 @@
 #include "sample/draw.h"
 #include "sample/id_table.h"
 #include "sample/neighbor.h"
+#include "sample/relabel.h"
 #include "sample/shadow.h"
 #include "sample/topology.h"
 #include "threads/pool.h"
@@ -680,6 +681,126 @@ TEST_CASE("samplers: several at once share a topology, and each is cancelled by 
   first.join();
   CHECK(cancelled);
   CHECK(other.Sample({1, 0, 0, 0}, seeds).nodes_per_hop.size() == 3);
+}
+
+// Relabelling
+
+using Ids = std::vector<int64_t>;
+using Locals = std::vector<uint32_t>;
+
+// Two seeds, 10 and 20; the first hop found 30, 40, 50 and 60, and seed 10 again.
+sample::Relabeller FirstHop(int64_t num_nodes, std::span<const int64_t> seeds = Ids{10, 20}) {
+  sample::Relabeller relabeller(num_nodes);
+  relabeller.Begin(seeds);
+  std::vector<uint64_t> first(seeds.size() + 1, 7);
+  first[0] = 0;
+  first[1] = 3;
+  relabeller.Add(first, Ids{30, 40, 50, 60, 10, 30, 50});
+  return relabeller;
+}
+
+std::vector<int64_t> Frontier(const sample::Relabeller& relabeller) {
+  const auto frontier = relabeller.frontier();
+  return {frontier.begin(), frontier.end()};
+}
+
+TEST_CASE("defer: what is put off comes behind the others, and edges follow") {
+  for (int64_t num_nodes : {int64_t{1000}, int64_t{1} << 40}) {
+    sample::Relabeller relabeller = FirstHop(num_nodes);
+    const sample::Subgraph& found = relabeller.subgraph();
+    REQUIRE(Copy(found.nodes) == Ids{10, 20, 30, 40, 50, 60});
+    REQUIRE(Copy(found.sources) == Locals{2, 3, 4, 5, 0, 2, 4});
+    relabeller.Defer(std::vector<uint8_t>{1, 0, 1, 0});
+    CHECK(Copy(found.nodes) == Ids{10, 20, 40, 60, 30, 50});
+    CHECK(Copy(found.sources) == Locals{4, 2, 5, 3, 0, 4, 5});
+    CHECK(Copy(found.counts) == Locals{3, 4});
+    CHECK(found.nodes_per_hop == Ids{2, 2});
+    CHECK(found.edges_per_hop == Ids{7});
+    CHECK(Frontier(relabeller) == Ids{40, 60});
+
+    // The second hop finds one of them again, and a new node.
+    relabeller.Add(std::vector<uint64_t>{0, 2, 3}, Ids{50, 70, 20});
+    CHECK(Copy(found.nodes) == Ids{10, 20, 40, 60, 30, 50, 70});
+    CHECK(Copy(found.sources) == Locals{4, 2, 5, 3, 0, 4, 5, 5, 6, 1});
+    CHECK(found.nodes_per_hop == Ids{2, 2, 3});
+    CHECK(found.edges_per_hop == Ids{7, 3});
+    CHECK(Frontier(relabeller) == Ids{30, 50, 70});
+
+    // The third expands them with what the second found.
+    relabeller.Add(std::vector<uint64_t>{0, 1, 2, 3}, Ids{80, 40, 30});
+    CHECK(Copy(found.nodes) == Ids{10, 20, 40, 60, 30, 50, 70, 80});
+    CHECK(Copy(found.sources) == Locals{4, 2, 5, 3, 0, 4, 5, 5, 6, 1, 7, 2, 4});
+    CHECK(Copy(found.counts) == Locals{3, 4, 2, 1, 1, 1, 1});
+    CHECK(found.nodes_per_hop == Ids{2, 2, 3, 1});
+    CHECK(Frontier(relabeller) == Ids{80});
+  }
+}
+
+TEST_CASE("defer: nobody, or nothing said, changes nothing") {
+  const sample::Relabeller before = FirstHop(1000);
+  for (const auto& deferred : {std::vector<uint8_t>{}, std::vector<uint8_t>(4, 0)}) {
+    sample::Relabeller relabeller = FirstHop(1000);
+    relabeller.Defer(deferred);
+    CHECK(Copy(relabeller.subgraph().nodes) == Copy(before.subgraph().nodes));
+    CHECK(Copy(relabeller.subgraph().sources) == Copy(before.subgraph().sources));
+    CHECK(relabeller.subgraph().nodes_per_hop == before.subgraph().nodes_per_hop);
+    CHECK(Frontier(relabeller) == Ids{30, 40, 50, 60});
+  }
+}
+
+TEST_CASE("defer: all, so that the next hop expands nobody") {
+  sample::Relabeller relabeller = FirstHop(1000);
+  const sample::Subgraph& found = relabeller.subgraph();
+  relabeller.Defer(std::vector<uint8_t>(4, 1));
+  CHECK(Copy(found.nodes) == Ids{10, 20, 30, 40, 50, 60});
+  CHECK(found.nodes_per_hop == Ids{2, 0});
+  CHECK(Frontier(relabeller).empty());
+  relabeller.Add(std::vector<uint64_t>{0}, Ids{});
+  CHECK(found.nodes_per_hop == Ids{2, 0, 4});
+  CHECK(found.edges_per_hop == Ids{7, 0});
+  CHECK(Frontier(relabeller) == Ids{30, 40, 50, 60});
+}
+
+TEST_CASE("defer: edges of a seed that occurs twice come from the first, as before") {
+  sample::Relabeller relabeller = FirstHop(1000, Ids{10, 20, 10});
+  const sample::Subgraph& found = relabeller.subgraph();
+  relabeller.Defer(std::vector<uint8_t>{0, 1, 1, 0});
+  CHECK(Copy(found.nodes) == Ids{10, 20, 10, 30, 60, 40, 50});
+  CHECK(Copy(found.sources) == Locals{3, 5, 6, 4, 0, 3, 6});
+  relabeller.Add(std::vector<uint64_t>{0, 1, 2}, Ids{10, 40});
+  CHECK(Copy(found.sources) == Locals{3, 5, 6, 4, 0, 3, 6, 0, 5});
+  CHECK(found.nodes_per_hop == Ids{3, 2, 2});
+}
+
+TEST_CASE("defer: many, of a graph with many ids, and the batch after it has none of them") {
+  std::minstd_rand random(11);
+  for (int64_t num_nodes : {int64_t{1} << 20, int64_t{1} << 40}) {
+    sample::Relabeller relabeller(num_nodes);
+    for (int batch = 0; batch < 20; ++batch) {
+      Ids neighbours(2000);
+      for (int64_t& node : neighbours) node = static_cast<int64_t>(random() % 3000) * 97 + 5;
+      relabeller.Begin(Ids{1});
+      relabeller.Add(std::vector<uint64_t>{0, neighbours.size()}, neighbours);
+      const sample::Subgraph& found = relabeller.subgraph();
+      std::vector<uint8_t> deferred(static_cast<size_t>(found.nodes_per_hop.back()));
+      for (uint8_t& each : deferred) each = random() % 3 == 0;
+      relabeller.Defer(deferred);
+      for (size_t e = 0; e < neighbours.size(); ++e) {
+        REQUIRE(found.nodes[found.sources[e]] == neighbours[e]);
+      }
+      // All are known still, wherever they are now.
+      const size_t known = found.nodes.size();
+      const size_t kept = Frontier(relabeller).size();
+      std::vector<uint64_t> first(kept + 1, neighbours.size());
+      first[0] = 0;
+      relabeller.Add(first, neighbours);
+      CHECK(found.nodes.size() == known);
+      CHECK(Frontier(relabeller).size() == known - kept - 1);
+      for (size_t e = 0; e < neighbours.size(); ++e) {
+        REQUIRE(found.nodes[found.sources[neighbours.size() + e]] == neighbours[e]);
+      }
+    }
+  }
 }
 
 TEST_CASE("expanding edges: sources, then targets by their counts") {

@@ -94,6 +94,10 @@ class BudgetError(OutcropError):
     """The memory or disk that was given is too little; the message names what would do."""
 
 
+class HistoryError(OutcropError):
+    """An embedding that a batch counts on, and that was not kept when it should have been."""
+
+
 class DivergedError(OutcropError):
     """Gradients that are infinite or NaN: weights would be, too, after a step with them."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from outcrop.memory.charges import Charge
 from outcrop.memory.context import Context
@@ -31,6 +31,9 @@ class Replayed:
 
 class AheadPart(Protocol):
     """What a plan says of it."""
+
+    decides_reuse: ClassVar[bool]
+    """Whether what it samples may depend on the run that it is of: on embeddings."""
 
     def charges(self, context: Context) -> Sequence[Charge]:
         """All that making and reading it takes."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -70,6 +70,7 @@ _Prepare = Callable[[PackSpec, Progress], list[Layout]]
 class PreparedEpochs:
     """What is prepared, and from what."""
 
+    decides_reuse: ClassVar[bool] = False
     epochs: int
     """How many each generation samples ahead."""
     rows: PackedTiers | None

@@ -17,11 +17,11 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import count, repeat
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -46,6 +46,7 @@ from outcrop.rows.source import (
     ScriptedRows,
     row_shape,
 )
+from outcrop.sample.history import Gate
 from outcrop.sample.sampler import Subgraph, Topology
 from outcrop.sample.seeds import SeedOrder, Task
 from outcrop.store.arrays import WRITE_BUFFER_BYTES
@@ -85,6 +86,7 @@ class ByBlocks:
 class Window:
     """How far ahead, and when that is made."""
 
+    decides_reuse: ClassVar[bool] = True
     batches: int
     """Length of the longest window."""
     when: Literal["beside", "between"]
@@ -244,20 +246,24 @@ class _Cut:
 class _Epochs(Sequence[Task]):
     """The tasks of all epochs, one after the other."""
 
-    def __init__(self, seeds: SeedOrder, epochs: int) -> None:
+    def __init__(self, seeds: SeedOrder, epochs: int, *, counted: bool) -> None:
+        """`counted`: as SeedOrder.task has it."""
         self._seeds = seeds
         self._epochs = epochs
+        self._counted = counted
 
     def __len__(self) -> int:
         return self._epochs * len(self._seeds)
 
     def __getitem__(self, t: Any) -> Any:
-        return self._seeds.task(*divmod(t, len(self._seeds)))
+        return self._seeds.task(*divmod(t, len(self._seeds)), counted=self._counted)
 
     def position(self, task: Task) -> int | None:
         """Where it is; None: it is of other seeds."""
         seeds = self._seeds
         if task.stream != seeds.stream or task.epoch >= self._epochs or task.batch >= len(seeds):
+            return None
+        if (task.iteration is not None) != self._counted:
             return None
         own = seeds.task(task.epoch, task.batch)
         alike = np.array_equal(own.seeds, task.seeds)
@@ -283,7 +289,8 @@ class Windows(Ahead):
         """How many may be in a window, for what they take there."""
         self._beside_others = part.when == "beside"
         """Whether windows leave room there for those of other lines."""
-        self._epochs = _Epochs(on.context.seeds, on.context.epochs or 0)
+        counted = on.history is not None
+        self._epochs = _Epochs(on.context.seeds, on.context.epochs or 0, counted=counted)
         self._numbers = count()
         self._scratch = on.store.derived.scratch()
         # Where nobody closes it; at the end of the program the runner does.
@@ -297,6 +304,8 @@ class Windows(Ahead):
         epoch, since it would be in vain."""
         self._at: int | None = None
         """Where in the stream a run ended: the cache holds what the script says for there."""
+        self._trained: tuple[int, int] | None = None
+        """The same, whatever came between, and of which embeddings."""
 
     def begin(self, tasks: Sequence[Task], whole: bool, meter: Meter) -> AheadRun | None:
         if not len(tasks) or not self._lease.acquire(blocking=False):
@@ -307,14 +316,27 @@ class Windows(Ahead):
                 self._leave_stream()
             if first is None:
                 self._leave_disk()
+                self._restart(tasks[0])
                 return _WindowRun(self, _Supply(self, tasks), 0, len(tasks), meter)
-            if self._stream is None or not self._stream.covers(first):
+            if self._stream is None or not self._stream.covers(first) or self._is_astray(first):
                 self._drop_stream()
+                self._restart(tasks[0])
                 self._stream = _Supply(self, self._epochs, first, len(self.on.context.seeds))
             return _WindowRun(self, self._stream, first, first + len(tasks), meter)
         except BaseException:
             self._lease.release()
             raise
+
+    def _restart(self, task: Task) -> None:
+        """A line begins: what it uses again depends on what is there."""
+        if task.iteration is not None:
+            assert self.on.history is not None
+            self.on.history.restart(task.iteration)
+
+    def _is_astray(self, first: int) -> bool:
+        """Whether the stream counts on other embeddings than are there before batch `first`."""
+        history = self.on.history
+        return history is not None and self._trained != (first, history.restored)
 
     @property
     def lasting(self) -> bool:
@@ -370,7 +392,10 @@ class Windows(Ahead):
 
     def end(self, supply: _Supply, t: int, *, complete: bool) -> None:
         """A run that had the lease came to batch t of its line."""
+        history = self.on.history
         try:
+            if supply is self._stream and history is not None:
+                self._trained = (t, history.restored)
             if not complete and self.lasting:
                 supply.stop_making()
             elif not complete:
@@ -379,7 +404,8 @@ class Windows(Ahead):
                     self.rows.restore(None)  # changes were planned that nobody carried out
             if supply is not self._stream:
                 supply.close()
-            elif complete and t == len(supply.line):
+            elif t == len(supply.line) if complete else history is not None:
+                # In the middle: what was sampled counts on batches that nobody trained on.
                 self._drop_stream()
             else:
                 self._at = t if complete else None
@@ -395,16 +421,21 @@ class Windows(Ahead):
         store, context = self.on.store, self.on.context
         number = next(self._numbers)
         folder = self._scratch.path / str(number)
+        gate = self._gate(line[first])
         try:
-            with TraceWriter(
-                store.disk,
-                folder,
-                num_nodes=store.num_nodes,
-                num_edges=context.edge_id_limit,
-                identity={},
-                edge_ids=context.sampling.edge_ids,
-            ) as writer:
-                sampling = self._sampling(line, range(first, last), writer, folder)
+            with (
+                nullcontext() if gate is None else gate.drafted(),
+                TraceWriter(
+                    store.disk,
+                    folder,
+                    num_nodes=store.num_nodes,
+                    num_edges=context.edge_id_limit,
+                    identity={},
+                    edge_ids=context.sampling.edge_ids,
+                    reuse=gate is not None,
+                ) as writer,
+            ):
+                sampling = self._sampling(line, range(first, last), writer, folder, gate)
                 before = self._graph_bytes
                 with stop.calling(sampling.cancel), closing(sampling.run(meter)) as steps:
                     for _ in steps:
@@ -420,18 +451,30 @@ class Windows(Ahead):
         """What was read of blocks so far."""
         return self.topology.read_bytes if isinstance(self.topology, BlockTopology) else 0
 
+    def _gate(self, task: Task) -> Gate | None:
+        """Of a window that begins with this task."""
+        if task.iteration is None:
+            return None
+        assert self.on.history is not None
+        return Gate(self.on.history, task.iteration)
+
     def _sampling(
-        self, line: Sequence[Task], numbers: range, writer: TraceWriter, folder: Path
+        self,
+        line: Sequence[Task],
+        numbers: range,
+        writer: TraceWriter,
+        folder: Path,
+        gate: Gate | None,
     ) -> WindowSampling:
         sampling, seed = self.on.context.sampling, self.on.context.seeds.seed
         by_blocks = self.part.by_blocks
         if by_blocks is not None:
             assert isinstance(self.topology, BlockTopology)
             sampler = self.topology.hyperbatch_sampler(
-                sampling, seed, by_blocks.bytes, folder / _PICKS
+                sampling, seed, by_blocks.bytes, folder / _PICKS, gate
             )
             return SamplingByBlocks([line[t] for t in numbers], sampler, writer)
-        samplers = [self.topology.sampler(sampling, seed) for _ in range(self.part.samplers)]
+        samplers = [self.topology.sampler(sampling, seed, gate) for _ in range(self.part.samplers)]
         return SamplingAhead((line[t] for t in numbers), samplers, writer)
 
     def write_script(

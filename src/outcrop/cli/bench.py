@@ -52,6 +52,10 @@ def bench(
     batching: Annotated[
         str, typer.Option(help="random, or partition: seeds of neighbours.")
     ] = RANDOM,
+    history: Annotated[
+        str | None,
+        optional("Embeddings used again, as in width=256:staleness=100; whole epochs are best."),
+    ] = None,
     check: Annotated[bool, typer.Option(help="Compare digests of batches.")] = True,
     report: Annotated[bool, typer.Option(help="Write report.html beside the records.")] = True,
     slow: Annotated[
@@ -83,6 +87,7 @@ def bench(
         repeat=repeat,
         seed=seed,
         batching=batching,
+        history=history or "",
         check_batches=3 if check else 0,
         slow={name: (10, 5) for name in (slow or "").split(",") if name},
     )

@@ -11,6 +11,7 @@ from outcrop.layout.blocks import block_sizes, check_blocks
 from outcrop.layout.neighbors import check_lists, list_sizes
 from outcrop.layout.pack.reader import check_pack, pack_sizes
 from outcrop.layout.partitions import check_partitions, partition_sizes
+from outcrop.layout.savings import check_savings, savings_sizes
 from outcrop.layout.trace import check_trace, trace_sizes
 from outcrop.progress import Progress
 
@@ -29,6 +30,7 @@ KINDS: Mapping[str, Kind] = {
     "blocks": Kind(block_sizes, check_blocks),
     "neighbors": Kind(list_sizes, check_lists),
     "partitions": Kind(partition_sizes, check_partitions),
+    "savings": Kind(savings_sizes, check_savings),
     "trace": Kind(trace_sizes, check_trace),
     "samples": Kind(trace_sizes, check_trace),
     "pack": Kind(pack_sizes, check_pack),

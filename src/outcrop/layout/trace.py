@@ -24,7 +24,7 @@ from outcrop.closing import Closing
 from outcrop.disk import Disk, File, Pending, Recycled, aligned_empty, round_up
 from outcrop.errors import CorruptError, OptionError, ReadError, StoreError
 from outcrop.progress import Progress
-from outcrop.sample.sampler import Subgraph
+from outcrop.sample.sampler import Reuse, Subgraph
 from outcrop.sample.seeds import Ids, Stream, Task
 from outcrop.schema import Count
 from outcrop.store.arrays import Appender, ArrayWriter, piece_checksums
@@ -49,8 +49,10 @@ _ROW = np.dtype(
     + [(name, "<u8") for name in _CHECKSUMS]
 )
 _INT64, _UINT32 = np.dtype("<i8"), np.dtype("<u4")
-# Stream, epoch, batch, lengths of nodes_per_hop and edges_per_hop; these two follow, then roots.
+# Stream, epoch, batch, lengths of nodes_per_hop and edges_per_hop; these two follow, then roots; or
+# what is used again: the iteration, how many are pulled, and the lists.
 _LEADING_NUMBERS = 5
+_REUSE_NUMBERS = 2
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,14 @@ class _Format:
     node: np.dtype[Any]
     edge: np.dtype[Any]
     edge_ids: bool
+    reuse: bool = False
+    """Whether batches have what they use again; in windows alone, which no file outlives."""
 
     @staticmethod
-    def of(num_nodes: int, num_edges: int, edge_ids: bool) -> _Format:
+    def of(num_nodes: int, num_edges: int, edge_ids: bool, reuse: bool = False) -> _Format:
         """With the smaller dtypes that hold the graph's ids."""
         node, edge = (np.dtype("<i4" if n <= 1 << 31 else "<i8") for n in (num_nodes, num_edges))
-        return _Format(node, edge, edge_ids)
+        return _Format(node, edge, edge_ids, reuse)
 
     def sections(self, counts: list[int]) -> list[tuple[np.dtype[Any], int]]:
         """The sections of a record with these _COUNTS; each begins at a multiple of 8 bytes."""
@@ -124,10 +128,12 @@ class TraceWriter(Closing):
         num_edges: int,
         identity: Mapping[str, Any],
         edge_ids: bool = True,
+        reuse: bool = False,
     ) -> None:
         """`num_nodes`, `num_edges`: above every id of a node and of an edge; see `edge_id_limit`.
 
-        `identity`: of the samples, in JSON's values.
+        `identity`: of the samples, in JSON's values. `reuse`: batches have what they use again;
+        such a trace is sealed, and cannot be finished.
         """
         try:
             self._identity = json.loads(json.dumps(dict(identity)))
@@ -136,7 +142,7 @@ class TraceWriter(Closing):
         self._disk = disk
         self._folder = folder
         self._num_nodes, self._num_edges = num_nodes, num_edges
-        self._format = _Format.of(num_nodes, num_edges, edge_ids)
+        self._format = _Format.of(num_nodes, num_edges, edge_ids, reuse)
         self._rows = np.zeros(64, _ROW)
         self._count = 0
         self._memory = aligned_empty(0)
@@ -151,7 +157,8 @@ class TraceWriter(Closing):
         """Copies everything: the arrays may change afterwards."""
         node_hops, edge_hops = subgraph.nodes_per_hop, subgraph.edges_per_hop
         key = [task.stream, task.epoch, task.batch]
-        numbers = [*key, len(node_hops), len(edge_hops), *node_hops, *edge_hops, *subgraph.roots]
+        numbers = [*key, len(node_hops), len(edge_hops), *node_hops, *edge_hops]
+        numbers += _reuse_numbers(subgraph.reuse) if self._format.reuse else subgraph.roots
         edge_ids: NDArray[Any] | None = np.empty(0, np.int64)
         if self._format.edge_ids:
             edge_ids = subgraph.edge_ids
@@ -215,6 +222,10 @@ class TraceWriter(Closing):
 
     def finish(self) -> None:
         """Makes the folder a trace; on return, all of it has reached the device."""
+        if self._format.reuse:
+            raise ValueError(
+                "what batches use again is of one run: such a trace cannot be finished"
+            )
         with self._open_stream() as stream:
             stream.finish()
             stream.file.sync()
@@ -409,17 +420,22 @@ class TraceReader(Closing):
             nodes, seeds, edge_ids = _widened(memory, nodes, seeds, edge_ids)
         else:
             (seeds,) = _widened(memory, seeds)
-        stream, epoch, batch, hops, edge_hops, *lists = numbers.tolist()
+        stream, epoch, batch, hops, edge_hops = numbers[:_LEADING_NUMBERS].tolist()
+        lists, rest = np.split(numbers[_LEADING_NUMBERS:], [hops + edge_hops])
+        reuse = _reuse_of(rest) if self._format.reuse else None
         subgraph = Subgraph(
             nodes=nodes,
             sources=sources,
             counts=edge_counts,
             edge_ids=edge_ids if self.has_edge_ids else None,
-            nodes_per_hop=lists[:hops],
-            edges_per_hop=lists[hops : hops + edge_hops],
-            roots=lists[hops + edge_hops :],
+            nodes_per_hop=lists[:hops].tolist(),
+            edges_per_hop=lists[hops:].tolist(),
+            roots=[] if self._format.reuse else rest.tolist(),
+            reuse=reuse,
         )
-        return Task(Stream(stream), epoch, batch, input_ids, seeds), subgraph
+        iteration = None if reuse is None else reuse.iteration
+        task = Task(Stream(stream), epoch, batch, input_ids, seeds, iteration=iteration)
+        return task, subgraph
 
     def _verify(self, t: int, record: Bytes, begin: int, end: int, column: str) -> None:
         if _checksum(record[begin:end]) != self._index[column][t]:
@@ -498,6 +514,30 @@ def _read_index(disk: Disk, folder: Path, entry: ArrayEntry) -> NDArray[Any]:
             where = f"batch {t}: {_ROW.itemsize} B at {begin}"
             break
     raise CorruptError(f"{file.path}: {where}: differs from its checksum")
+
+
+def _reuse_numbers(reuse: Reuse | None) -> list[int]:
+    """Nothing of a batch that uses nothing again."""
+    if reuse is None:
+        return []
+    lists = (reuse.pulled_slots, reuse.pulled_from, reuse.pushed, reuse.pushed_slots)
+    return [
+        reuse.iteration,
+        len(reuse.pulled_slots),
+        *np.concatenate(lists, dtype=np.int64).tolist(),
+    ]
+
+
+def _reuse_of(numbers: NDArray[np.int64]) -> Reuse | None:
+    """The inverse; copies."""
+    if not len(numbers):
+        return None
+    iteration, pulled = numbers[:_REUSE_NUMBERS].tolist()
+    lists = numbers[_REUSE_NUMBERS:]
+    pushed = (len(lists) - 2 * pulled) // 2
+    slots, since, places, into = np.split(lists, np.cumsum([pulled, pulled, pushed]))
+    return Reuse(iteration, slots.astype(np.int32), since.astype(np.int32),
+                 places.astype(np.uint32), into.astype(np.int32))  # fmt: skip
 
 
 def _checksum(data: Bytes) -> int:

@@ -83,12 +83,19 @@ class StoreDataModule(lightning.LightningDataModule):
         return Batches(self.loader.sibling(self._predict_nodes, shuffle=False))
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, so that Lightning's checkpoints resume in mid-epoch."""
-        return {} if self._loader is None else self._loader.state_dict()
+        """The position, so that Lightning's checkpoints resume in mid-epoch, and embeddings."""
+        if self._loader is None:
+            return {}
+        state, history = self._loader.state_dict(), self._loader.history
+        return state if history is None else {**state, "history": history.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if state_dict:
-            self.loader.load_state_dict(state_dict)
+        if not state_dict:
+            return
+        position = {name: value for name, value in state_dict.items() if name != "history"}
+        self.loader.load_state_dict(position)
+        if self.loader.history is not None and "history" in state_dict:
+            self.loader.history.load_state_dict(state_dict["history"])
 
 
 def __getattr__(name: str) -> Any:

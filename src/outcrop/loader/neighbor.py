@@ -19,6 +19,7 @@ from torch_geometric.sampler import NodeSamplerInput
 
 from outcrop.errors import OptionError
 from outcrop.loader.arguments import as_device, as_store, sort_out, whole_number
+from outcrop.loader.history import History, history_given
 from outcrop.memory.batches import Batch
 from outcrop.observe.record import LoaderRecord
 from outcrop.plan.plan import Strategy
@@ -30,6 +31,8 @@ from outcrop.sample.batching import RANDOM
 from outcrop.sample.sampler import Sampling
 from outcrop.sample.seeds import SeedOrder, Stream
 from outcrop.store.store import GraphStore
+from outcrop.strategies import strategy_named
+from outcrop.strategies.auto import AUTO
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -60,7 +63,8 @@ class LoaderOptions:
     check: bool = False
     lent_bytes: int = 0
     edge_ids: bool = True
-    batching: Any = RANDOM
+    batching: Any = None
+    history: Any = None
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "seed", "epochs"):
@@ -68,6 +72,7 @@ class LoaderOptions:
                 object.__setattr__(self, name, whole_number(name, getattr(self, name)))
         if not isinstance(self.strategy, str | Strategy):
             raise OptionError(f"strategy must be a name such as 'auto' (got {self.strategy!r})")
+        object.__setattr__(self, "history", history_given(self.history))
         if self.transform is not None and not callable(self.transform):
             raise OptionError(f"transform must be a function (got {self.transform!r})")
 
@@ -89,10 +94,21 @@ class LoaderOptions:
             stream=self.stream,
             shuffle=self.shuffle,
             drop_last=self.drop_last,
-            batching=self.batching,
+            batching=self.order,
             memory=self.memory,
             progress=self.progress,
         )
+
+    @property
+    def order(self) -> Any:
+        """How shuffled seeds come together: as given; or, where embeddings are used again, as the
+        strategy has it."""
+        if self.batching is not None:
+            return self.batching
+        if self.history is None or self.strategy == AUTO or not self.shuffle:
+            return RANDOM
+        strategy = self.strategy
+        return (strategy_named(strategy) if isinstance(strategy, str) else strategy).batching
 
 
 class StoreLoader(torch.utils.data.DataLoader[Any]):
@@ -100,6 +116,8 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
 
     runner: Runner
     schedule: Schedule
+    history: History | None
+    """Embeddings that are used again; save its state_dict with the position."""
     transform: Transform | None
     device: torch.device
 
@@ -112,7 +130,7 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
     ) -> None:
         sort_out(type(self).__name__, rest, stacklevel=3)
         _refuse_ranks()
-        check_batching(options.batching, shuffle=options.shuffle)
+        check_batching(options.order, shuffle=options.shuffle)
         self.store = as_store(data)
         seeds = options.seeds(self.store)
         self.runner = Runner(
@@ -129,15 +147,26 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
             others=[replace(options, **changes).seeds(self.store) for changes in options.siblings],
             check=options.check,
             lent_bytes=options.lent_bytes,
+            history=None if options.history is None else options.history.options,
+            candidates=None if options.history is None else options.history.nodes,
         )
         if self.runner.rows.held == "slots" and options.device.type != "cpu":
             self.runner.close()
             raise OptionError(f"x=slots is for the CPU (got device={str(options.device)!r})")
+        self.history = self._make_history(options)
         self._attach(options, seeds)
+
+    def _make_history(self, options: LoaderOptions) -> History | None:
+        table = self.runner.history
+        if table is None:
+            return None
+        wanted = options.history.options
+        device = options.device if wanted.place == "device" else _CPU
+        return History(table, wanted.width, device)
 
     def _attach(self, options: LoaderOptions, seeds: SeedOrder) -> None:
         self.options = options
-        self.schedule = Schedule(self.runner, seeds)
+        self.schedule = Schedule(self.runner, seeds, trains=self.history is not None)
         self.transform = options.transform
         self.device = options.device
         torch.utils.data.DataLoader.__init__(
@@ -168,6 +197,7 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
             "strict_memory",
             "check",
             "edge_ids",
+            "history",
         ):
             if getattr(options, name) != getattr(self.options, name):
                 raise OptionError(f"{name} is shared with the sibling; make another loader")
@@ -176,7 +206,8 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
                 raise OptionError(f"{name} is shared with the sibling; make another loader")
         sort_out(type(self).__name__, rest, stacklevel=2)
         other = type(self).__new__(type(self))
-        other.__dict__.update(store=self.store, runner=self.runner)
+        # Embeddings are of the loop that trains.
+        other.__dict__.update(store=self.store, runner=self.runner, history=None)
         seeds = options.seeds(self.store)
         self.runner.foresee(seeds)
         other._attach(options, seeds)
@@ -271,7 +302,8 @@ class NeighborLoader(StoreLoader, PygNeighborLoader):  # type: ignore[misc]
         check: bool = False,
         lent_bytes: int = 0,
         edge_ids: bool = True,
-        batching: Any = RANDOM,
+        batching: Any = None,
+        history: Any = None,
         **rest: Any,
     ) -> None:
         """`data`, a store or its path -> batches around `input_nodes`.
@@ -299,6 +331,11 @@ class NeighborLoader(StoreLoader, PygNeighborLoader):  # type: ignore[misc]
         partitions of the graph, which are made where they are missing; an array with the partition
         of each node, those of yours (docs/outre.md). Siblings that are shuffled have it, too.
 
+        history: embeddings of the input of a model's last layer are used again: its width, as in
+            256, or with options, "width=256:staleness=100"; None: none are. The model pushes and
+            pulls them by layer.exchange (docs/outre.md); outcrop.seed_logits does. Siblings,
+            `epoch` and single batches go without.
+
         PyG's NodeLoader.__init__ is not called: it would hold the ids of all nodes.
         """
         sampling = Sampling.of(num_neighbors, replace=replace, edge_ids=edge_ids)
@@ -322,6 +359,7 @@ class NeighborLoader(StoreLoader, PygNeighborLoader):  # type: ignore[misc]
             lent_bytes=lent_bytes,
             edge_ids=edge_ids,
             batching=batching,
+            history=history,
         )
         self._open(data, sampling, options, rest)
 
@@ -359,6 +397,8 @@ class NeighborLoader(StoreLoader, PygNeighborLoader):  # type: ignore[misc]
         data.input_id = torch.from_numpy(batch.task.input_ids)
         data.seed_time = None
         data.batch_size = len(batch.task.seeds)
+        if self.history is not None:
+            data.history = self.history.of(batch)
         return data
 
 

@@ -16,7 +16,7 @@ from outcrop import _core
 from outcrop.errors import BudgetError, CancelledError
 from outcrop.memory.budget import exact_slabs
 from outcrop.options import format_size
-from outcrop.sample.sampler import Subgraph
+from outcrop.sample.sampler import Reuse, Subgraph
 from outcrop.sample.seeds import Ids, Task
 from outcrop.store.format import EDGE_TYPE, NODE_TYPE, EdgeType
 from outcrop.store.targets import TargetFormat
@@ -253,6 +253,8 @@ class Batch:
     """None where the store has no features."""
     row_bytes: int = 0
     """What the rows take as float32, wherever they are."""
+    reuse: Reuse | None = None
+    """What of it is used again; None: nothing."""
     node_types: tuple[str, ...] = (NODE_TYPE,)
     """Names of what its nodes are, and its edges: one of each today."""
     edge_types: tuple[EdgeType, ...] = (EDGE_TYPE,)
@@ -476,6 +478,7 @@ class BatchMaker:
             roots=subgraph.roots,
             rows=self._held(nodes, x, beside),
             row_bytes=4 * (self._rows.dim or 0) * nodes,
+            reuse=subgraph.reuse,
         )
         batch.n_id[:] = subgraph.nodes
         if batch.e_id is not None and edge_ids is not None:

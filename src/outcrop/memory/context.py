@@ -7,13 +7,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from outcrop.disk import EngineFacts
 from outcrop.layout.samples import ImportedSamples
+from outcrop.layout.savings import SavingsFacts
 from outcrop.layout.trace import trace_bytes
 from outcrop.memory.batches import BatchShape, RowShape
 from outcrop.memory.budget import lendable
 from outcrop.memory.charges import Charge, Phase, total
 from outcrop.sample.edge_ids import edge_id_limit, edge_ids_bytes, keeps_edge_ids
+from outcrop.sample.history import HistoryOptions
 from outcrop.sample.sampler import Sampling, WaitingBatches
 from outcrop.sample.seeds import SeedOrder
 from outcrop.store.facts import GraphFacts
@@ -68,6 +73,15 @@ class TiersAbove:
     charges: tuple[Charge, ...] = ()
 
 
+@dataclass(frozen=True, eq=False)
+class HistoryFacts:
+    """Embeddings that are to be used again."""
+
+    options: HistoryOptions
+    given: NDArray[np.int64] | None = None
+    """Whose embeddings they are, ascending; None: they are chosen."""
+
+
 @dataclass(frozen=True)
 class Context:
     """What is wanted, of which graph, and what may be used for it."""
@@ -93,6 +107,14 @@ class Context:
     check_bytes: int = 0
     """What checksums take, where whatever is read is compared with them."""
     above: TiersAbove = TiersAbove()
+    savings: SavingsFacts | None = None
+    """What each node would save in a cache; None: nobody asked."""
+    history: HistoryFacts | None = None
+    """None: every embedding is computed."""
+    embeddings: int = 0
+    """How many are kept beside whatever a strategy decides, ..."""
+    beside: tuple[Charge, ...] = ()
+    """... and what they take."""
 
     # Batches
 
@@ -128,16 +150,31 @@ class Context:
     def record_bytes(self) -> int:
         """What the largest batch takes in a trace of its own samples."""
         seeds, hops = self.seeds.batch_size, len(self.sampling.num_neighbors)
+        lists = seeds + 2 * hops + 2
+        if self.history is not None:
+            lists += 2 + 2 * self.first_hop_nodes
         return trace_bytes(
             self.batch.nodes,
             self.batch.edges,
             seeds,
             targets=self.batch.targets,
-            lists=seeds + 2 * hops + 2,
+            lists=lists,
             num_nodes=self.graph.num_nodes,
             num_edges=self.edge_id_limit,
             edge_ids=self.sampling.edge_ids,
         )
+
+    @property
+    def staleness(self) -> int:
+        """Of embeddings; where there are none, 1: nothing is used again."""
+        return 1 if self.history is None else self.history.options.staleness
+
+    @property
+    def first_hop_nodes(self) -> int:
+        """The seeds and what the first hop finds, at most."""
+        fanout = self.sampling.num_neighbors[0]
+        seeds = self.seeds.batch_size
+        return self.batch.nodes if fanout < 0 else min(seeds * (1 + fanout), self.batch.nodes)
 
     @property
     def stream_batches(self) -> int:
@@ -173,7 +210,7 @@ class Context:
 
     def room(self, rows: RowShape, charges: Iterable[Charge] = ()) -> int:
         """Bytes left beside these charges and the tiers above, in the tightest phase of a run."""
-        charges = [*self.common, self.lent(rows), *self.above.charges, *charges]
+        charges = [*self.common, self.lent(rows), *self.above.charges, *self.beside, *charges]
         left = [
             self.memory_bytes - total(charges, phase) - self.batches_bytes(rows, phase)
             for phase in (Phase.LOOP, Phase.AHEAD)

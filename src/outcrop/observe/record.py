@@ -67,6 +67,10 @@ class EpochRecord:
     """What the kernel read from the drive for this process, page faults included."""
     unprepared_batches: int = 0
     """Batches that a strategy that prepares epochs had not prepared: read as they came."""
+    pulled: int = 0
+    """Embeddings that were used again."""
+    pushed: int = 0
+    """Embeddings that were kept for others."""
     stages: dict[str, StageRecord] = field(default_factory=dict)
     """By the papers' names: sample, inspect, switch, graph load, gather, copy, cache update,
     transfer, compute."""
@@ -78,6 +82,11 @@ class EpochRecord:
         self.sampled_edges += edges
         self.rows += rows
         self.row_bytes += row_bytes
+
+    def count_reuse(self, pulled: int, pushed: int) -> None:
+        """Of one batch."""
+        self.pulled += pulled
+        self.pushed += pushed
 
     def finish(self, seconds: float, meter: Meter, before: DriveUse, after: DriveUse) -> None:
         self.seconds = seconds

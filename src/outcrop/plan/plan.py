@@ -17,10 +17,12 @@ from outcrop.memory.budget import Demand
 from outcrop.memory.charges import Charge, Phase, by_name, total
 from outcrop.memory.context import MIN_BATCHES, Context
 from outcrop.options import format_size
+from outcrop.plan.history import HistoryPart, with_history
 from outcrop.plan.tiers import TierOptions, check_stack, has_part, stacked, with_tiers
 from outcrop.rows.packed_window import PackedWindow
 from outcrop.rows.slots import PlannedSlots
 from outcrop.rows.source import RowsPart, row_shape
+from outcrop.sample.batching import RANDOM
 from outcrop.topology.parts import TopologyPart
 
 # More batches ahead than this hide nothing more.
@@ -56,8 +58,12 @@ class Plan:
     concurrency: Concurrency = Concurrency()
     verify_rows: bool = False
     """Whether every row is compared with the store's."""
+    history: HistoryPart | None = None
+    """Whose embeddings are used again; None: nobody's."""
 
     def __post_init__(self) -> None:
+        if self.history is not None:
+            self._check_history()
         if self.rows is None:
             return
         check_stack(self.rows)
@@ -68,13 +74,24 @@ class Plan:
         if planned and not in_order:
             raise OptionError("slots that are planned are filled batch by batch, in order")
 
+    def _check_history(self) -> None:
+        """Embeddings come in the order of training, of this run."""
+        if self.concurrency.order != "exact":
+            raise OptionError("history needs batches in exact order (got order=completion)")
+        if self.ahead is not None and not self.ahead.decides_reuse:
+            raise OptionError(
+                "history is not for prepared epochs: what a batch uses again depends on the run "
+                "that it is of; use another strategy, outre say"
+            )
+
     def shape(self, context: Context) -> RowShape:
         """What batches have for each of their nodes."""
         return row_shape(context) if self.rows is None else self.rows.shape(context)
 
     def charges(self, context: Context) -> list[Charge]:
         """Every byte, beside the batches': the only sum there is."""
-        parts = [part for part in (self.topology, self.rows, self.ahead) if part is not None]
+        parts = [part for part in (self.topology, self.rows, self.ahead, self.history)
+                 if part is not None]  # fmt: skip
         return [
             *context.common,
             context.lent(self.shape(context)),
@@ -130,6 +147,10 @@ class Strategy:
     """A frozen dataclass, all of whose fields have defaults: "ginex:superbatch=100" sets one."""
     text: str = ""
     """As it was asked for; empty: by its name."""
+    splits: bool = False
+    """Whether it decides how many embeddings there are."""
+    batching: str = RANDOM
+    """How seeds come together where embeddings are used again, and nobody says."""
 
     def __str__(self) -> str:
         return self.text or self.name
@@ -137,5 +158,9 @@ class Strategy:
     def plan(self, context: Context) -> Plan:
         """What it decides, with the tiers above that the options ask for."""
         context = with_tiers(context)
+        if not self.splits:
+            context = with_history(context)
         decided, above = self.decide(context), context.above
+        if context.history is not None and not self.splits:
+            decided = replace(decided, history=HistoryPart(context.embeddings))
         return replace(decided, rows=stacked(above, decided.rows), verify_rows=above.verify_rows)

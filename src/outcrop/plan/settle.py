@@ -10,14 +10,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 
+from outcrop.ahead.profiling import open_savings
 from outcrop.layout.samples import ImportedSamples, find_samples
+from outcrop.layout.savings import SavingsFacts, read_facts
 from outcrop.memory.budget import Budget, Demand
 from outcrop.memory.charges import Phase, total
-from outcrop.memory.context import BatchSizes, Context, DiskFacts
+from outcrop.memory.context import BatchSizes, Context, DiskFacts, HistoryFacts
 from outcrop.plan.plan import Plan, Strategy
 from outcrop.plan.tiers import with_tiers
+from outcrop.progress import SILENT, Progress
+from outcrop.sample.history import HistoryOptions, check_history
 from outcrop.sample.sampler import Sampler, Sampling
-from outcrop.sample.seeds import SeedOrder, Task
+from outcrop.sample.seeds import Ids, SeedOrder, Task
 from outcrop.store.store import GraphStore
 from outcrop.topology.parts import paged_topology
 
@@ -50,6 +54,12 @@ class Wanted:
     """Further schedules whose batches must fit as well."""
     lent_bytes: int = 0
     """What other work between epochs needs: the batches' memory, and what that lacks."""
+    history: HistoryOptions | None = None
+    """Which embeddings are used again; None: none."""
+    candidates: Ids | None = None
+    """Whose they are, ascending; None: they are chosen."""
+    progress: Progress = SILENT
+    """Is told of what has to be known before."""
 
     @cached_property
     def sampled(self) -> BatchSizes:
@@ -62,8 +72,29 @@ class Wanted:
         free = shutil.disk_usage(derived.folder).free
         return DiskFacts(self.disk_bytes, free, derived.writable)
 
+    @cached_property
+    def _savings(self) -> SavingsFacts:
+        """Found, or made: that is an epoch of sampling."""
+        staleness = 1 if self.history is None else self.history.staleness
+        with open_savings(
+            self.store, self.sampling, self.seeds, staleness, self.progress
+        ) as layout:
+            return read_facts(layout.path)
+
+    def _history_facts(self) -> HistoryFacts | None:
+        if self.history is None:
+            return None
+        check_history(self.sampling)
+        return HistoryFacts(self.history, self.candidates)
+
+    def _wants_savings(self, options: object) -> bool:
+        history = None if self.candidates is not None else self.history
+        profiles = getattr(options, "profiles", lambda _: False)
+        return profiles(history) or (history is not None and history.metric == "saved")
+
     def context(self, options: object) -> Context:
         """The facts, for a strategy with these options."""
+        history = self._history_facts()
         samples, batch = self._samples(options), self.sampled
         if samples is not None:
             nodes, edges = max(batch.nodes, samples.nodes), max(batch.edges, samples.edges)
@@ -82,6 +113,8 @@ class Wanted:
             device=self.device,
             lent_bytes=self.lent_bytes,
             check_bytes=self.store.check_bytes,
+            savings=self._savings if self._wants_savings(options) else None,
+            history=history,
         )
         return with_tiers(context)
 

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from outcrop import _core
 from outcrop.disk import aligned_empty, reading_bytes
+from outcrop.layout.savings import KIND as SAVINGS
+from outcrop.layout.savings import Savings, savings_inputs
 from outcrop.layout.trace import TraceReader
 from outcrop.memory.batches import RowRequest, RowShape
 from outcrop.memory.charges import PREPARATION, Charge, Phase
@@ -45,8 +47,11 @@ from outcrop.store.degrees import choosing_bytes, most_out_edges, out_degrees
 from outcrop.store.store import FeatureRows
 
 TIER = "cache"
-PolicyName = Literal["belady", "static", "lru"]
-_POLICIES: dict[PolicyName, type[Policy]] = {"belady": Belady, "lru": Lru, "static": Static}
+PolicyName = Literal["belady", "static", "saved", "lru"]
+_POLICIES: dict[PolicyName, type[Policy]] = {
+    "belady": Belady, "lru": Lru, "static": Static, "saved": Static,
+}  # fmt: skip
+_NEVER_CHANGE = ("static", "saved")
 # Read at a time while a cache is filled: enough requests to keep the drive's queue full.
 _FILL_ROWS = 1 << 16
 # Per slot: nodes and slots, sorted, and the reader's copies of both.
@@ -234,7 +239,7 @@ class PlannedSlots:
 
     def _table_bytes(self, context: Context) -> int:
         num_nodes, slots = context.graph.num_nodes, self.slots(context)
-        if self.policy == "static":
+        if self.policy in _NEVER_CHANGE:
             return _core.StaticSlots.bytes(num_nodes, slots)
         return _core.node_table_bytes(num_nodes, min(slots, num_nodes))
 
@@ -281,6 +286,8 @@ class PlannedRows(ScriptedRows):
         if part.policy == "static":
             # Now: while nodes are chosen there is memory for a number per node.
             self._hottest = most_out_edges(out_degrees(on.store, on.progress), self._slots)
+        elif part.policy == "saved":
+            self._hottest = _most_saved(on, self._slots)
         self._memory = aligned_empty(part.memory_bytes(on.context))
 
     @property
@@ -332,6 +339,16 @@ class PlannedRows(ScriptedRows):
     def close(self) -> None:
         self.__dict__.pop("_policy", None)
         self._memory = np.empty(0, np.uint8)
+
+
+def _most_saved(on: Resources, slots: int) -> Ids:
+    """Those that are in most batches of a profile, which was made for the plan (OUTRE)."""
+    context = on.context
+    inputs = savings_inputs(context.sampling, context.seeds, context.staleness)
+    layout = on.store.derived.find(SAVINGS, inputs)
+    assert layout is not None, "planned without a profile"
+    with Savings(on.store.disk, layout) as savings:
+        return savings.feature_nodes(slots)
 
 
 class _PlannedWorker(RowWorker):
@@ -403,5 +420,5 @@ def choosing(context: Context, slots: int) -> list[Charge]:
 
 def _policy_bytes(policy: PolicyName, *, refilled: bool) -> int:
     """What it keeps per slot; where slots are filled before a window, also what goes where."""
-    filled = refilled or policy == "static"
+    filled = refilled or policy in _NEVER_CHANGE
     return _POLICIES[policy].slot_bytes + filled * _FILL_BYTES

@@ -28,6 +28,7 @@ from outcrop.memory.charges import Charge
 from outcrop.memory.context import Context
 from outcrop.observe.meter import Meter
 from outcrop.progress import Progress
+from outcrop.sample.history import HistoryTable
 from outcrop.sample.seeds import Ids
 from outcrop.store.store import GraphStore
 from outcrop.threads.parallel import cpu_count
@@ -52,6 +53,8 @@ class Resources:
     """Memory that preparation may use, as long as there are no batches and no caches."""
     progress: Progress
     """Is told how preparation goes."""
+    history: HistoryTable | None = None
+    """Whose embeddings are used again; None: nobody's."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import queue
 import sys
+import threading
 import time
 import warnings
 from collections import deque
@@ -25,7 +26,13 @@ from weakref import WeakSet
 
 from outcrop import _core
 from outcrop.ahead.ahead import Ahead, AheadRun
-from outcrop.errors import BudgetError, BudgetWarning, StoreError, is_refusal_to_write
+from outcrop.errors import (
+    BudgetError,
+    BudgetWarning,
+    OptionError,
+    StoreError,
+    is_refusal_to_write,
+)
 from outcrop.memory.batches import Batch, BatchMaker
 from outcrop.memory.budget import lendable
 from outcrop.memory.context import LENT, MIN_BATCHES
@@ -45,8 +52,9 @@ from outcrop.progress import SILENT, Progress
 from outcrop.rows.copier import copiers
 from outcrop.rows.source import Admission, Resources, RowSource, RowWorker
 from outcrop.rows.verify import verify_rows
+from outcrop.sample.history import Gate, HistoryOptions, HistoryTable
 from outcrop.sample.sampler import Sampling, Subgraph, TaskSampler, WaitingBatches
-from outcrop.sample.seeds import SeedOrder, Stream, Task
+from outcrop.sample.seeds import Ids, SeedOrder, Stream, Task
 from outcrop.store.store import GraphStore
 from outcrop.strategies import strategy_named
 from outcrop.strategies.auto import AUTO, choose, with_advice
@@ -78,6 +86,8 @@ class Runner:
         others: Sequence[SeedOrder] = (),
         check: bool = False,
         lent_bytes: int = 0,
+        history: HistoryOptions | None = None,
+        candidates: Ids | None = None,
     ) -> None:
         """`first`: the schedule that is prepared for; its batches show how large batches are, and
         so do those of `others`.
@@ -88,6 +98,7 @@ class Runner:
         than is left; else it is served, with a BudgetWarning.
         `check`: whether all that is read is compared with its checksums.
         `lent_bytes`: what `lend` must be able to lend.
+        `history`: which embeddings are used again; `candidates`: of these nodes, ascending.
 
         BudgetError where the memory is too little, with the least that would do.
         """
@@ -103,12 +114,16 @@ class Runner:
             device,
             tuple(others),
             lent_bytes,
+            history,
+            candidates,
+            progress,
         )
         self.store = store
         self.sampling = sampling
         self.seed = first.seed
         self._strict_memory = strict_memory
         self._largest = max(seeds.batch_size for seeds in (first, *others))
+        self._counted = threading.Lock()  # held by the run in which embeddings are used again
         self._runs: list[Meter] = []  # those that are open; the last one is shown
         self._loops: WeakSet[Iterator[Batch]] = WeakSet()
         self._closed = False
@@ -181,6 +196,10 @@ class Runner:
         before = DriveUse.now(self.store)
         start = time.perf_counter()
         first = tasks[0].batch if len(tasks) else 0
+        counted = len(tasks) > 0 and tasks[0].iteration is not None
+        if counted:
+            self.check_alone()
+            self._counted.acquire()
         batches = self.parts.run(tasks, meter, whole=whole)
         self._loops.add(batches)
         kept_from_children.add(batches)
@@ -191,6 +210,8 @@ class Runner:
                     warnings.warn(excuse, BudgetWarning, stacklevel=_CALLER)
                 edges = batch.edge_index.shape[1]
                 entry.count(len(batch.task.seeds), edges, len(batch.n_id), batch.row_bytes)
+                if batch.reuse is not None:
+                    entry.count_reuse(len(batch.reuse.pulled_slots), len(batch.reuse.pushed))
                 number = batch.task.batch - first
                 begin = time.perf_counter()
                 batch.give_to_children()
@@ -202,6 +223,8 @@ class Runner:
         finally:
             if PROCESS.id == self._process:  # else all but this generator is the parent's
                 batches.close()  # type: ignore[attr-defined]
+                if counted:
+                    self._counted.release()
                 self._runs = [run for run in self._runs if run is not meter]
                 if not sys.is_finalizing():  # else open at the end of the program: nobody reads on
                     after = DriveUse.now(self.store)
@@ -214,6 +237,19 @@ class Runner:
         name, ahead = self._settled.strategy.name, self.parts.ahead
         altered = {} if ahead is None else ahead.alterations
         return {f"{name}:{option}": value for option, value in altered.items()}
+
+    @property
+    def history(self) -> HistoryTable | None:
+        """Whose embeddings are used again; None: nobody's."""
+        return self.parts.on.history
+
+    def check_alone(self) -> None:
+        """OptionError where a loop is open in which embeddings are used again."""
+        if self._counted.locked():
+            raise OptionError(
+                "history: another loop over this loader is open; embeddings are pushed and pulled "
+                "in the order of one"
+            )
 
     def foresee(self, seeds: SeedOrder) -> None:
         """Says at once where batches of another schedule will need more memory than there is."""
@@ -315,8 +351,18 @@ class Parts:
         context, plan = settled.context, settled.plan
         # With no batch in the loop, so many have memory to be gathered into.
         gatherers = min(plan.concurrency.gatherers, settled.depth + 1)
+        history = None
+        if plan.history is not None:
+            history = plan.history.open(store, context, progress)
         self.on = Resources(
-            store, context, maker, settled.depth, gatherers, settled.prepare_bytes, progress
+            store,
+            context,
+            maker,
+            settled.depth,
+            gatherers,
+            settled.prepare_bytes,
+            progress,
+            history,
         )
         self.labels = store.stored_labels() if context.reads_labels else None
         """None: batches have theirs when they are made."""
@@ -363,6 +409,8 @@ class Parts:
         for part in (self.rows, self.ahead):
             if part is not None:
                 facts |= part.facts
+        if plan.history is not None:
+            facts |= plan.history.facts(context)
         return facts
 
     def close(self) -> None:
@@ -412,6 +460,7 @@ class _Run:
         self._free: queue.SimpleQueue[TaskSampler] = queue.SimpleQueue()
         self._idle: queue.SimpleQueue[RowWorker] = queue.SimpleQueue()
         self._samplers: list[TaskSampler] = []
+        self._gate = self._make_gate()
         if plan.ahead is None:
             for _ in range(plan.concurrency.samplers):
                 self._add_sampler()
@@ -421,9 +470,18 @@ class _Run:
         if plan.concurrency.waiting:
             self._waiting = WaitingBatches(on.context.waiting_bytes)
 
+    def _make_gate(self) -> Gate | None:
+        """What batches that are sampled as they come use again goes on from what is there."""
+        first = self._tasks[0].iteration if len(self._tasks) else None
+        if first is None or self._ahead is not None:
+            return None
+        assert self._on.history is not None
+        self._on.history.restart(first)
+        return Gate(self._on.history, first)
+
     def _add_sampler(self) -> None:
         context = self._on.context
-        sampler = self._topology.sampler(context.sampling, context.seeds.seed)
+        sampler = self._topology.sampler(context.sampling, context.seeds.seed, self._gate)
         self._samplers.append(sampler)
         self._free.put(sampler)
 
@@ -434,11 +492,14 @@ class _Run:
         stages = []
         if self._plan.ahead is None:
             sampled = max(len(self._samplers), concurrency.waiting)
+        workers = sampled
+        if self._gate is not None:  # who waits there for those before has a sampler
+            workers = len(self._samplers)
         if self._ahead is not None and self._ahead.enters:
             stages.append(Stage(WINDOW, _same, admit=self._enter))
         name = SAMPLE if self._plan.ahead is None else GRAPH_LOAD
         stages += [
-            Stage(name, self._sample, max(sampled, 1), self._admit),
+            Stage(name, self._sample, max(workers, 1), self._admit),
             # In order: a batch may wait for rows that one before it has promised to read.
             Stage(GATHER, self._gather, on.gatherers, in_order=True),
         ]

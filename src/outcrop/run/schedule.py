@@ -10,6 +10,7 @@ from outcrop.errors import OptionError
 from outcrop.memory.batches import Batch
 from outcrop.run.runner import Runner
 from outcrop.sample.edge_ids import keeps_edge_ids
+from outcrop.sample.history import NEVER
 from outcrop.sample.identity import SamplingIdentity
 from outcrop.sample.seeds import EpochTasks, Ids, SeedOrder, Stream, Task
 
@@ -17,9 +18,12 @@ from outcrop.sample.seeds import EpochTasks, Ids, SeedOrder, Stream, Task
 class Schedule:
     """The epochs of some seeds, of a runner, with a position that can be saved. Not thread-safe."""
 
-    def __init__(self, runner: Runner, seeds: SeedOrder) -> None:
+    def __init__(self, runner: Runner, seeds: SeedOrder, *, trains: bool = False) -> None:
+        """`trains`: embeddings are used again in its epochs, if they are in any."""
         self.runner = runner
         self.seeds = seeds
+        self._history = runner.history if trains else None
+        self._wants_history = False
         self._epoch, self._batch, self._calls = 0, 0, 0
         self._ahead: set[int] = set()
         self._loaded = False
@@ -35,12 +39,15 @@ class Schedule:
         self._first_look = False
         return self._batches(epoch, range(first_batch, last_batch), set())
 
-    def _batches(self, epoch: int, numbers: range, ahead: set[int]) -> Iterator[Batch]:
+    def _batches(
+        self, epoch: int, numbers: range, ahead: set[int], *, counted: bool = False
+    ) -> Iterator[Batch]:
         """The batches of these numbers, but for those that were delivered ahead of others."""
         self._epoch, self._batch, self._ahead = epoch, numbers.start, ahead
         self._loaded = False
         before = frozenset(ahead)
-        tasks = EpochTasks(self.seeds, epoch, [n for n in numbers if n not in before])
+        some = [number for number in numbers if number not in before]
+        tasks = EpochTasks(self.seeds, epoch, some, counted=counted)
         whole = not before and numbers.stop == len(self.seeds)
         batches = self.runner.run(tasks, self.seeds.stream, epoch, whole=whole)
         try:
@@ -64,12 +71,27 @@ class Schedule:
 
         A first look is free: where only one batch of the first epoch was taken, it begins anew.
         """
+        counted = self._history is not None
+        if counted:
+            self.runner.check_alone()  # before the position changes
         begun = self._batch + len(self._ahead)
         if begun and not self._loaded:  # the last iteration was given up in the middle
             looked = self._first_look and begun == 1
             self._epoch, self._batch, self._ahead = 0 if looked else self._epoch + 1, 0, set()
         self._first_look = not (self._epoch or self._batch or self._ahead)
-        return self._batches(self._epoch, range(self._batch, len(self.seeds)), self._ahead)
+        if counted:
+            self._check_embeddings()
+        numbers = range(self._batch, len(self.seeds))
+        return self._batches(self._epoch, numbers, self._ahead, counted=counted)
+
+    def _check_embeddings(self) -> None:
+        """OptionError where the position is one with embeddings, and they are not here."""
+        assert self._history is not None
+        if self._loaded and self._wants_history and not (self._history.stored != NEVER).any():
+            raise OptionError(
+                "the saved position is of a run with embeddings: load them, too, by "
+                "loader.history.load_state_dict"
+            )
 
     def one(self, input_ids: Ids) -> Batch:
         """A batch around given input positions. Calls are numbered, so each draws afresh."""
@@ -83,13 +105,16 @@ class Schedule:
 
         `ahead`: later batches that were delivered already, in completion order.
         """
-        return {
+        position = {
             "epoch": self._epoch,
             "batch": self._batch,
             "ahead": sorted(self._ahead),
             "calls": self._calls,
             "identity": self._identity.values(),
         }
+        if self._history is not None:
+            position["embeddings"] = bool((self._history.stored != NEVER).any())
+        return position
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """OptionError where the position is one of other batches than these, or is none."""
@@ -106,6 +131,7 @@ class Schedule:
         self._epoch, self._batch, self._calls = epoch, batch, calls
         self._ahead = set(ahead)
         self._loaded = True
+        self._wants_history = bool(state.get("embeddings"))
 
     def _check_identity(self, saved: Mapping[str, Any]) -> None:
         saved = dict(saved)
@@ -129,6 +155,7 @@ class Schedule:
             runner.store.content,
             runner.alterations,
             keeps_edge_ids=keeps_edge_ids(runner.store.facts, runner.sampling),
+            history=None if self._history is None else self._history.identity,
         )
 
 

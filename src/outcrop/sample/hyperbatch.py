@@ -12,7 +12,7 @@ from pathlib import Path
 
 from outcrop import _core
 from outcrop.errors import OptionError
-from outcrop.sample.sampler import EdgeIds, Sampling, Subgraph
+from outcrop.sample.sampler import EdgeIds, FirstHopGate, Reuse, Sampling, Subgraph
 from outcrop.sample.seeds import Task
 
 # What a pick takes, with the position of its edge; a node that is expanded, while they are sorted.
@@ -45,6 +45,7 @@ class HyperbatchSampler:
         scratch: Path,
         threads: int = 1,
         edge_ids: EdgeIds | None = None,
+        gate: FirstHopGate | None = None,
     ) -> None:
         """`memory_bytes`: for what was drawn, and is not relabelled yet. `scratch`: a new file for
         what has no room there, removed with this object. `edge_ids`: as in `Sampler`."""
@@ -61,6 +62,7 @@ class HyperbatchSampler:
         self._seed = seed
         self._edge_ids = edge_ids
         self._has_edge_ids = sampling.edge_ids
+        self._gate = gate
 
     def sample_all(self, tasks: Sequence[Task]) -> Iterator[Subgraph]:
         """The subgraph of each task, in their order.
@@ -74,16 +76,33 @@ class HyperbatchSampler:
             core.add(
                 task.seeds, seed=self._seed, stream=task.stream, epoch=task.epoch, batch=task.batch
             )
-        core.sample()
-        for number in range(len(tasks)):
+        reuses = self._decided(tasks)
+        for number, reuse in enumerate(reuses):
             core.load(number)
-            yield self._subgraph()
+            yield self._subgraph(reuse)
+
+    def _decided(self, tasks: Sequence[Task]) -> Sequence[Reuse | None]:
+        """Samples the tasks that were added -> what was decided for each."""
+        core, gate = self._core, self._gate
+        if gate is None or tasks[0].iteration is None:
+            core.sample()
+            return [None] * len(tasks)
+        core.sample_first()
+        reuses = []
+        for number, task in enumerate(tasks):
+            assert task.iteration is not None
+            core.load_first(number)
+            deferred, reuse = gate.decide(task.iteration, core.nodes, len(task.seeds))
+            core.go_on(number, deferred)
+            reuses.append(reuse)
+        core.sample_others()
+        return reuses
 
     def sample(self, task: Task) -> Subgraph:
         """As a `Sampler` does: the arrays are valid until the next call."""
         return next(self.sample_all([task]))
 
-    def _subgraph(self) -> Subgraph:
+    def _subgraph(self, reuse: Reuse | None) -> Subgraph:
         core, edge_ids = self._core, None
         if self._has_edge_ids:
             edge_ids = core.edge_ids
@@ -97,6 +116,7 @@ class HyperbatchSampler:
             nodes_per_hop=core.nodes_per_hop,
             edges_per_hop=core.edges_per_hop,
             roots=[],
+            reuse=reuse,
         )
 
     @property
@@ -114,6 +134,8 @@ class HyperbatchSampler:
         self._core.cancel()
         if self._edge_ids is not None:
             self._edge_ids.cancel()
+        if self._gate is not None:
+            self._gate.cancel()
 
 
 def check_by_blocks(sampling: Sampling) -> None:

@@ -36,6 +36,8 @@ class SamplingIdentity:
     sampling_version: int = SAMPLING_VERSION
     batching: str | None = None
     """How seeds come together, and of which partitions; None: by chance."""
+    history: str | None = None
+    """Whose embeddings are used again, and for how long; None: nobody's."""
     alterations: Mapping[str, Any] = field(default_factory=dict)
     """Options of a strategy that gives other batches than are sampled, by their full names."""
 
@@ -48,6 +50,7 @@ class SamplingIdentity:
         alterations: Mapping[str, Any] | None = None,
         *,
         keeps_edge_ids: bool = False,
+        history: str | None = None,
     ) -> SamplingIdentity:
         return cls(
             sampler=sampling.kind,
@@ -62,6 +65,7 @@ class SamplingIdentity:
             store=store,
             edge_ids="source" if keeps_edge_ids else None,
             batching=None if seeds.groups is None else seeds.groups.identity,
+            history=history,
             alterations=alterations or {},
         )
 

@@ -29,6 +29,35 @@ EDGE_IDS = "edge_ids"
 
 
 @dataclass(frozen=True)
+class Reuse:
+    """What of a batch is used again, and for whom it makes what others will use (history=).
+
+    Pulled nodes follow those of the first hop: they are the first that the second one found.
+    """
+
+    iteration: int
+    pulled_slots: NDArray[np.int32]
+    """Where the embedding of each is."""
+    pulled_from: NDArray[np.int32]
+    """The iteration that pushed it."""
+    pushed: NDArray[np.uint32]
+    """Local ids, of seeds and of the first hop ..."""
+    pushed_slots: NDArray[np.int32]
+    """... and where their embeddings go."""
+
+
+class FirstHopGate(Protocol):
+    """Decides, batch by batch, who is not expanded by the second hop."""
+
+    def decide(self, iteration: int, nodes: Ids, seeds: int) -> tuple[NDArray[np.uint8], Reuse]:
+        """`nodes`: the seeds, then what the first hop found -> an entry for each of the latter, 1
+        where it is put off. Waits for the batches before."""
+
+    def cancel(self) -> None:
+        """Whoever waits, or would, gets CancelledError. From any thread."""
+
+
+@dataclass(frozen=True)
 class Subgraph:
     """A sampled subgraph, compact: edges are grouped by target, targets ascending.
 
@@ -45,6 +74,8 @@ class Subgraph:
     edges_per_hop: list[int]
     roots: list[int]
     """ShaDow: where each root's own nodes begin, and where the last end."""
+    reuse: Reuse | None = None
+    """None: nothing is used again."""
 
 
 class WaitingBatches:
@@ -192,12 +223,14 @@ class Topology:
         self._loaded = loaded
         self._stored = (store.disk, store.checks(EDGE_IDS)) if edge_ids else None
 
-    def sampler(self, sampling: Sampling, seed: int) -> TaskSampler:
-        """For one thread."""
+    def sampler(
+        self, sampling: Sampling, seed: int, gate: FirstHopGate | None = None
+    ) -> TaskSampler:
+        """For one thread. `gate`: of tasks that have an iteration."""
         edge_ids = self._loaded
         if edge_ids is None and self._stored is not None:
             edge_ids = StoredEdgeIds(*self._stored)
-        return Sampler(sampling, self._core, seed, self._threads, edge_ids)
+        return Sampler(sampling, self._core, seed, self._threads, edge_ids, gate)
 
     def close(self) -> None:
         with suppress(AttributeError):  # closed twice is closed
@@ -215,6 +248,7 @@ class Sampler:
         seed: int,
         threads: int = 1,
         edge_ids: EdgeIds | None = None,
+        gate: FirstHopGate | None = None,
     ) -> None:
         """`edge_ids`: of its own, to look sampled edges up in; None: they have their positions."""
         make = _core.NeighborSampler if sampling.kind == "neighbor" else _core.ShadowSampler
@@ -223,13 +257,20 @@ class Sampler:
         )
         self._seed = seed
         self._edge_ids = edge_ids
+        self._gate = gate
 
     def sample(self, task: Task) -> Subgraph:
         """The arrays are views, valid until the next call."""
         core = self._core
-        core.sample(
-            task.seeds, seed=self._seed, stream=task.stream, epoch=task.epoch, batch=task.batch
-        )
+        key = {"stream": task.stream, "epoch": task.epoch, "batch": task.batch}
+        reuse = None
+        if self._gate is None or task.iteration is None:
+            core.sample(task.seeds, seed=self._seed, **key)
+        else:
+            assert isinstance(core, _core.NeighborSampler)
+            core.begin(task.seeds, seed=self._seed, **key)
+            deferred, reuse = self._gate.decide(task.iteration, core.nodes, len(task.seeds))
+            core.finish(deferred)
         positions = core.edge_ids
         return Subgraph(
             nodes=core.nodes,
@@ -239,6 +280,7 @@ class Sampler:
             nodes_per_hop=core.nodes_per_hop,
             edges_per_hop=core.edges_per_hop,
             roots=core.roots,
+            reuse=reuse,
         )
 
     @property
@@ -251,3 +293,5 @@ class Sampler:
         self._core.cancel()
         if self._edge_ids is not None:
             self._edge_ids.cancel()
+        if self._gate is not None:
+            self._gate.cancel()

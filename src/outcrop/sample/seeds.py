@@ -45,15 +45,21 @@ class Task:
     seeds: Ids
     node_type: str = NODE_TYPE
     """What the seeds are. Pairs, or seeds of several types, would be other tasks."""
+    iteration: int | None = None
+    """Its place in training, where embeddings are used again; None: none are."""
 
 
 class EpochTasks(Sequence[Task]):
     """Some batches of an epoch; each task is made when it is asked for."""
 
-    def __init__(self, seeds: SeedOrder, epoch: int, numbers: Sequence[int]) -> None:
+    def __init__(
+        self, seeds: SeedOrder, epoch: int, numbers: Sequence[int], *, counted: bool = False
+    ) -> None:
+        """`counted`: as SeedOrder.task has it."""
         self._seeds = seeds
         self._epoch = epoch
         self._numbers = numbers
+        self._counted = counted
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -64,8 +70,8 @@ class EpochTasks(Sequence[Task]):
     def __getitem__(self, at: slice) -> EpochTasks: ...
     def __getitem__(self, at: int | slice) -> Task | EpochTasks:
         if isinstance(at, slice):
-            return EpochTasks(self._seeds, self._epoch, self._numbers[at])
-        return self._seeds.task(self._epoch, self._numbers[at])
+            return EpochTasks(self._seeds, self._epoch, self._numbers[at], counted=self._counted)
+        return self._seeds.task(self._epoch, self._numbers[at], counted=self._counted)
 
 
 class SeedOrder:
@@ -113,7 +119,8 @@ class SeedOrder:
             return f"{self.nodes.start} to {self.nodes.stop}"
         return xxhash.xxh3_128_hexdigest(self.nodes.data)
 
-    def task(self, epoch: int, batch: int) -> Task:
+    def task(self, epoch: int, batch: int, *, counted: bool = False) -> Task:
+        """`counted`: whether it is one of training, and has an iteration."""
         if not 0 <= batch < len(self):
             raise IndexError(f"batch {batch} of {len(self)}")
         begin, end = self.range_of(batch)
@@ -125,7 +132,9 @@ class SeedOrder:
                 _core.shuffled_seeds(
                     len(self.nodes), self.seed, self.stream, epoch, begin, positions
                 )
-        return Task(self.stream, epoch, batch, positions, self.seeds(positions))
+        iteration = epoch * len(self) + batch if counted else None
+        seeds = self.seeds(positions)
+        return Task(self.stream, epoch, batch, positions, seeds, iteration=iteration)
 
     def range_of(self, batch: int) -> tuple[int, int]:
         """The seeds of a batch, in the order of any epoch: the first, and one past the last."""

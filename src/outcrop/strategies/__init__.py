@@ -14,10 +14,12 @@ from outcrop.strategies.ginex import GINEX
 from outcrop.strategies.gnndrive import GNNDRIVE
 from outcrop.strategies.memory import MEMORY
 from outcrop.strategies.mmap import MMAP
+from outcrop.strategies.outre import OUTRE
 from outcrop.strategies.pagraph import PAGRAPH
 
 STRATEGIES: dict[str, Strategy] = {
-    made.name: made for made in (MEMORY, MMAP, DIRECT, PAGRAPH, GINEX, GNNDRIVE, DISKGNN, AGNES)
+    made.name: made
+    for made in (MEMORY, MMAP, DIRECT, PAGRAPH, GINEX, GNNDRIVE, OUTRE, DISKGNN, AGNES)
 }
 
 

@@ -57,7 +57,7 @@ def choose(wanted: Wanted, failed: Mapping[str, str] | None = None) -> Choice:
     failed = failed or {}
     passed: dict[str, str] = {}
     room, where = _disk_room(wanted)
-    for strategy in _best_first(wanted.epochs):
+    for strategy in _best_first(wanted):
         if strategy in failed:
             passed[strategy] = failed[strategy]
             continue
@@ -83,8 +83,10 @@ def with_advice(wanted: Wanted, refusal: BudgetError) -> BudgetError:
     return BudgetError(f"{refusal}; strategy={found!r} fits, and auto would choose it")
 
 
-def _best_first(epochs: int | None) -> tuple[str, ...]:
-    ahead = "diskgnn" if epochs == 1 else "diskgnn:refresh=background"
+def _best_first(wanted: Wanted) -> tuple[str, ...]:
+    ahead = "diskgnn" if wanted.epochs == 1 else "diskgnn:refresh=background"
+    if wanted.history is not None:  # what was prepared belongs to no run
+        ahead = "outre"
     return "memory", ahead, "agnes", "ginex", "gnndrive", "gnndrive:topology=mmap", "direct"
 
 

@@ -75,12 +75,8 @@ class GinexOptions(TierOptions):
 def plan(context: Context, slots: PlannedSlots = _SLOTS) -> Plan:
     """`slots`: without a size yet."""
     topology, rows = _topology(context), _rows(context, slots)
-    shape = row_shape(context, staged=True)
     window = _window(context, topology, rows)
-    fixed = [*topology.charges(context), *window.charges(context)]
-    if rows is not None:
-        fixed += rows.beside(context)
-    room = context.room(shape, fixed)
+    room = _room(context, topology, rows, window)
     if isinstance(topology, CachedLists) and not _hands_over(context):
         share = context.options.neighbors if rows is not None else 1.0
         topology = topology.within(context, int(room * share))
@@ -93,6 +89,21 @@ def plan(context: Context, slots: PlannedSlots = _SLOTS) -> Plan:
     window = replace(window, topology=topology, rows=rows)
     # Batches that are not ahead, of a second loop say, have a sampler that is not charged.
     return Plan(topology, rows, window, Concurrency(samplers=0, batches=_MOST_BATCHES))
+
+
+def room_for_caches(context: Context, slots: PlannedSlots = _SLOTS) -> int:
+    """What lists and rows may have together, however many there are of them."""
+    topology, rows = _topology(context), _rows(context, slots)
+    return _room(context, topology, rows, _window(context, topology, rows))
+
+
+def _room(
+    context: Context, topology: TopologyPart, rows: PlannedSlots | None, window: Window
+) -> int:
+    fixed = [*topology.charges(context), *window.charges(context)]
+    if rows is not None:
+        fixed += rows.beside(context)
+    return context.room(row_shape(context, staged=True), fixed)
 
 
 def _topology(context: Context) -> TopologyPart:

@@ -31,7 +31,14 @@ from outcrop.memory.context import Context
 from outcrop.options import format_size
 from outcrop.progress import SILENT, Progress
 from outcrop.sample.hyperbatch import HyperbatchSampler, check_by_blocks, relabelling_bytes
-from outcrop.sample.sampler import EDGE_IDS, Sampling, StoredEdgeIds, TaskSampler, Topology
+from outcrop.sample.sampler import (
+    EDGE_IDS,
+    FirstHopGate,
+    Sampling,
+    StoredEdgeIds,
+    TaskSampler,
+    Topology,
+)
 from outcrop.store.derived import Layout
 from outcrop.store.store import GraphStore
 from outcrop.store.workdir import WorkDirectory
@@ -135,12 +142,19 @@ class BlockTopology(Topology):
         """What was read of blocks so far."""
         return self.blocks.read * self.blocks.block_bytes
 
-    def sampler(self, sampling: Sampling, seed: int) -> TaskSampler:
+    def sampler(
+        self, sampling: Sampling, seed: int, gate: FirstHopGate | None = None
+    ) -> TaskSampler:
         scratch = self._scratch.path / f"picks-{next(self._numbers)}.bin"
-        return self.hyperbatch_sampler(sampling, seed, _ALONE_BYTES, scratch)
+        return self.hyperbatch_sampler(sampling, seed, _ALONE_BYTES, scratch, gate)
 
     def hyperbatch_sampler(
-        self, sampling: Sampling, seed: int, memory_bytes: int, scratch: Path
+        self,
+        sampling: Sampling,
+        seed: int,
+        memory_bytes: int,
+        scratch: Path,
+        gate: FirstHopGate | None = None,
     ) -> HyperbatchSampler:
         """For one thread. `memory_bytes` and `scratch`: as the sampler has them."""
         edge_ids = None
@@ -154,6 +168,7 @@ class BlockTopology(Topology):
             scratch=scratch,
             threads=cpu_count(),
             edge_ids=edge_ids,
+            gate=gate,
         )
 
     def close(self) -> None:

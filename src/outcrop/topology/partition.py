@@ -25,7 +25,7 @@ from outcrop.memory.charges import Charge
 from outcrop.memory.context import Context
 from outcrop.progress import Progress
 from outcrop.sample.batching import Macro, PartitionBatching, SeedGroups
-from outcrop.sample.sampler import Sampling, Subgraph, TaskSampler
+from outcrop.sample.sampler import FirstHopGate, Sampling, Subgraph, TaskSampler
 from outcrop.sample.seeds import SeedOrder, Task
 from outcrop.store.offsets import load_offsets
 from outcrop.store.store import GraphStore
@@ -125,8 +125,10 @@ class PartitionTopology(CachedTopology):
         self._region: NDArray[np.uint8] | None = None
         self._recent: list[tuple[int, int]] = []
 
-    def sampler(self, sampling: Sampling, seed: int) -> TaskSampler:
-        return _MacroSampler(self, super().sampler(sampling, seed))
+    def sampler(
+        self, sampling: Sampling, seed: int, gate: FirstHopGate | None = None
+    ) -> TaskSampler:
+        return _MacroSampler(self, super().sampler(sampling, seed, gate))
 
     def prepare(self, task: Task) -> None:
         """Loads the lists of the task's macro batch, unless they are loaded, or were before the

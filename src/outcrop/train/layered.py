@@ -35,7 +35,10 @@ class Layered(Protocol):
         """Features -> the input of the first layer."""
 
     def layer(self, index: int, x: torch.Tensor, layer: Layer) -> torch.Tensor:
-        """Rows of a layer's sources -> those of its targets."""
+        """Rows of a layer's sources -> those of its targets, before what `drop` does."""
+
+    def drop(self, index: int, x: torch.Tensor) -> torch.Tensor:
+        """What a layer made -> what is read of it: dropout, where there is any between layers."""
 
     def leave(self, states: Sequence[torch.Tensor]) -> torch.Tensor:
         """What each layer made of the same nodes (without jumps: the last) -> the output."""
@@ -46,8 +49,11 @@ def run_layers(model: Layered, x: torch.Tensor, layers: Sequence[Layer]) -> torc
     wanted = layers[-1].targets
     x = model.enter(x[: layers[0].sources])
     states = []
-    for index, layer in enumerate(layers):
+    for index, (layer, following) in enumerate(zip(layers, [*layers[1:], None], strict=True)):
         x = model.layer(index, x, layer)
+        if following is not None:
+            x = following.exchange(x, degrees=model.uses_degrees)
+        x = model.drop(index, x)
         states.append(x)
     return model.leave([one[:wanted] for one in states] if model.jumps else states[-1:])
 
@@ -93,6 +99,12 @@ class _Basic:
         x = model.norms[index](x)
         if model.act is not None and not model.act_first:
             x = model.act(x)
+        return x
+
+    def drop(self, index: int, x: torch.Tensor) -> torch.Tensor:
+        model = self._model
+        if index == self.num_layers - 1 and model.jk_mode is None:
+            return x
         return dropout(x, model.dropout.p, model.dropout.training)
 
     def leave(self, states: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -125,7 +137,7 @@ class _Normalized:
     def __init__(self, inner: Layered) -> None:
         self.num_layers, self.widths = inner.num_layers, inner.widths
         self.jumps, self.uses_degrees = inner.jumps, inner.uses_degrees
-        self.layer, self.leave = inner.layer, inner.leave
+        self.layer, self.drop, self.leave = inner.layer, inner.drop, inner.leave
         self._enter = inner.enter
 
     def enter(self, x: torch.Tensor) -> torch.Tensor:

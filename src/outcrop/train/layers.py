@@ -9,7 +9,7 @@ the few that it is wanted for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import accumulate
 
@@ -18,6 +18,7 @@ from torch.nn.functional import embedding_bag
 from torch_geometric.data import Data
 
 from outcrop.errors import OptionError
+from outcrop.loader.history import BatchHistory
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,18 @@ class Layer:
     """[2, E] in local ids: all edges that end at its targets, sorted by target."""
     in_degrees: Callable[[], torch.Tensor] = field(repr=False)
     """In-edges of the sources at least, loops not counted: what GCN scales rows by."""
+    history: BatchHistory | None = field(default=None, repr=False)
+    """Of the last layer: the embeddings that it uses again; None: none."""
+
+    def exchange(self, x: torch.Tensor, *, degrees: bool = False) -> torch.Tensor:
+        """Call it on a layer's input, before dropout, once per batch: where embeddings are used
+        again, those of this batch are kept, and others come behind them. Else x itself.
+
+        `degrees`: whether embeddings depend on in-degrees, as GCN's do.
+        """
+        if self.history is None:
+            return x
+        return self.history.exchange(x, self.in_degrees if degrees else None)
 
     @cached_property
     def offsets(self) -> torch.Tensor:
@@ -79,7 +92,8 @@ def layers_of(batch: Data, num_layers: int | None = None) -> list[Layer]:
         return x  # of the seeds: batch.y[: batch.batch_size] are their labels
 
     num_layers: as many as there were hops, unless given. With fewer, the first layer reads fewer
-    rows than the batch has: x[: layer.sources].
+    rows than the batch has: x[: layer.sources]. With history=, `x = layer.exchange(x)` stands
+    before each layer but the first, and before dropout.
     """
     if "num_sampled_nodes" not in batch:
         raise OptionError("layers are those of NeighborLoader's batches, which come hop by hop")
@@ -92,7 +106,26 @@ def layers_of(batch: Data, num_layers: int | None = None) -> list[Layer]:
         hop = min(left, hops)
         wanted = nodes[min(left - 1, hops)]
         layers.append(Layer(nodes[hop], wanted, batch.edge_index[:, : edges[hop]], degrees))
+    if batch.get("history") is not None:
+        layers[-1] = _with_pulled(layers, batch.history)
     return layers
+
+
+def _with_pulled(layers: list[Layer], history: BatchHistory) -> Layer:
+    """The last layer, which reads rows of pulled nodes as well: they follow those of the first hop.
+
+    Its edges are as they are: the second hop found pulled nodes first, in this order.
+    """
+    if len(layers) < 2:
+        raise OptionError("history is for models of two layers at least")
+    last = layers[-1]
+    own, count = last.in_degrees, last.sources
+    return replace(
+        last,
+        sources=count + history.pulled,
+        in_degrees=lambda: history.degrees(own()[:count]),
+        history=history,
+    )
 
 
 def whole(edge_index: torch.Tensor, num_nodes: int) -> Layer:

@@ -33,12 +33,20 @@ from outcrop.train.checkpoint import (
     save_checkpoint,
     take_checkpoint,
 )
+from outcrop.train.embeddings import load_embeddings, remove_others, save_embeddings
 from outcrop.train.evaluate import Scores, evaluate_full, evaluate_sampled
 from outcrop.train.facts import RunFacts, RunProgress, saved_options
 from outcrop.train.finite import check_rows
 from outcrop.train.inference import layered_alone, least_memory
+from outcrop.train.layered import as_layered
 from outcrop.train.memory import MemoryUse, PeakMeter
-from outcrop.train.models import choose_device, make_model, seed_labels, seed_logits
+from outcrop.train.models import (
+    check_reuses,
+    choose_device,
+    make_model,
+    seed_labels,
+    seed_logits,
+)
 from outcrop.train.optimizer import (
     clip_gradients,
     learning_rate,
@@ -118,7 +126,8 @@ class _Run:
         lent = 0
         if options.evaluate == "full":
             lent = least_memory(store, layered_alone(self.model))
-        self.loader = make_loader(store, options, self.device, reporter.progress, lent)
+        history = history_of(options, self.model)
+        self.loader = make_loader(store, options, self.device, reporter.progress, lent, history)
         monitor.add(self.loader.runner.queue_lengths, prefix="queue_")
         gpu = _gpu_meter(self.device)
         if gpu is not None:
@@ -135,8 +144,16 @@ class _Run:
         return None if directory is None else Path(directory)
 
     def _save(self, name: str) -> None:
-        if self._directory is not None:
-            save_checkpoint(self._directory / name, self._checkpoint())
+        if self._directory is None:
+            return
+        checkpoint, history = self._checkpoint(), self.loader.history
+        if history is None or name != LAST:
+            save_checkpoint(self._directory / name, checkpoint)
+            return
+        said = save_embeddings(self.store.disk, self._directory, history)
+        checkpoint.facts["embeddings"] = said
+        save_checkpoint(self._directory / name, checkpoint)
+        remove_others(self._directory, said)
 
     def _checkpoint(self) -> Checkpoint:
         facts = {
@@ -163,6 +180,11 @@ class _Run:
         self.targets.settled(self.options).check_resumes(saved, str(path))
         self._take_up(facts, path)
         restore_checkpoint(checkpoint, self.model, self.optimizer)
+        if self.loader.history is not None:
+            said = checkpoint.facts.get("embeddings")
+            load_embeddings(
+                self.store.disk, self._directory, said, self.loader.history, checkpoint.name
+            )
         self.progress = facts.progress
         if self.progress.best_epoch is not None:
             best = load_checkpoint(self._directory / BEST)
@@ -352,6 +374,7 @@ def make_loader(
     device: torch.device,
     progress: Progress = SILENT,
     lent_bytes: int = 0,
+    history: str | None = None,
 ) -> Loader:
     """The loader of the training nodes; its siblings serve the other splits."""
     common: dict[str, Any] = {
@@ -369,6 +392,7 @@ def make_loader(
         "device": device,
         "check": options.check,
         "edge_ids": False,
+        "history": history,
     }
     if options.sampler == "neighbor":
         return NeighborLoader(
@@ -381,6 +405,23 @@ def make_loader(
         )
     depth = len(options.num_neighbors)
     return ShaDowLoader(store, depth, options.num_neighbors[0], "train", **common)
+
+
+def history_of(options: TrainOptions, model: nn.Module) -> str | None:
+    """What a loader is told; OptionError where the model does not use embeddings again."""
+    if options.history == "none":
+        return None
+    check_reuses(model)
+    layered = as_layered(model)
+    if layered is not None:
+        return f"width={layered.widths[-2]}:{options.history}"
+    width = getattr(model, "history_width", None)
+    if width is None:
+        raise OptionError(
+            f"history: {type(model).__name__} has no history_width, the width of the input of its "
+            "last layer"
+        )
+    return f"width={width}:{options.history}"
 
 
 def _gpu_meter(device: torch.device) -> GpuMeter | None:

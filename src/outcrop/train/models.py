@@ -121,10 +121,17 @@ def seed_logits(model: nn.Module, batch: Data) -> torch.Tensor:
         return out
     own: Any = getattr(model, "forward_layers", None)
     layered = None if mixes_nodes(model) else as_layered(model)
+    if batch.get("history") is not None:
+        check_reuses(model)
     if batch.get("num_sampled_nodes") is None:
         out = model(x, batch.edge_index)
     elif own is not None:
         out = own(x, layers_of(batch, getattr(model, "num_layers", None)))
+        if batch.get("history") is not None and not batch.history.exchanged:
+            raise OptionError(
+                "history: forward_layers does not call x = layer.exchange(x), so that no embedding "
+                "is used again (docs/outre.md)"
+            )
     elif layered is not None:
         out = run_layers(layered, x, layers_of(batch, layered.num_layers))
     elif isinstance(model, BasicGNN) and model.jk_mode is None:
@@ -137,6 +144,23 @@ def seed_logits(model: nn.Module, batch: Data) -> torch.Tensor:
     else:
         out = model(x, batch.edge_index)
     return out[: batch.batch_size]
+
+
+def check_reuses(model: nn.Module) -> None:
+    """OptionError where the model does not push and pull embeddings."""
+    if mixes_nodes(model):
+        raise OptionError(
+            "history: batch normalisation is over all nodes of a batch, those included whose "
+            "embeddings are used again; use norm=layer"
+        )
+    layered = as_layered(model)
+    if layered is None and not hasattr(model, "forward_layers"):
+        raise OptionError(
+            f"history: {type(model).__name__} has no hook between its layers: sage, gcn, gat, gin "
+            "have, and models of your own whose forward_layers(x, layers) calls layer.exchange(x)"
+        )
+    if layered is not None and layered.num_layers < 2:
+        raise OptionError("history is for models of two layers at least")
 
 
 def seed_labels(batch: Data) -> torch.Tensor:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from outcrop.errors import OptionError
-from outcrop.sample.batching import batching_named
+from outcrop.sample.batching import PARTITION, RANDOM, batching_named
+from outcrop.sample.history import history_named
 from outcrop.schema import AtLeast, Between, Count, Made, check_fields, shown
 from outcrop.strategies import STRATEGIES
 from outcrop.train.option_field import option
@@ -47,6 +48,8 @@ def _plain_mapping(value: Any) -> dict[str, Any]:
 
 
 def _batching(given: Any) -> str:
+    if given == "auto":
+        return "auto"
     batching_named(given if isinstance(given, str) else "")
     return str(given)
 
@@ -87,9 +90,7 @@ class TrainOptions:
         shown_default=f"{_USUAL_NEIGHBORS} per layer",
     )
     memory: str | int = option("8GB", "Memory of the data path.", metavar="SIZE", may_change=True)
-    strategy: str = option(
-        "auto", f"How data are read: auto, {', '.join(STRATEGIES)}.", may_change=True
-    )
+    strategy: str = option("auto", f"Who reads: auto, {', '.join(STRATEGIES)}.", may_change=True)
     device: str = option("auto", "auto, cpu, cuda, cuda:1 ...")
     checkpoint_dir: str | None = option(
         None, "Where the last and the best checkpoint are kept.", metavar="DIR", may_change=True
@@ -127,7 +128,16 @@ class TrainOptions:
         0, "Seed of weights, batches and dropout.", "Sampling"
     )
     batching: Annotated[str, Made(_batching, "random or partition, with options")] = option(
-        "random", "Seeds of a batch: random, or partition (neighbours).", "Sampling"
+        "auto",
+        "Seeds of a batch: random, or partition (neighbours).",
+        "Sampling",
+        shown_default="partition for outre, else random",
+    )
+    history: str = option(
+        "auto",
+        "Embeddings used again: none, or options as staleness=100:share=0.3.",
+        "Sampling",
+        shown_default="staleness=100 for outre, else none",
     )
     deterministic: bool = option(False, "The same weights for any number of threads.", "Sampling")
 
@@ -207,6 +217,13 @@ class TrainOptions:
         check_fields(self, OptionError)
         if not 0 <= self.dropout < 1:
             raise OptionError(f"dropout must be 0 to 1 (got {self.dropout})")
+        as_outre = self.strategy.partition(":")[0] == "outre"
+        if self.batching == "auto":
+            object.__setattr__(self, "batching", PARTITION if as_outre else RANDOM)
+        if self.history == "auto":
+            object.__setattr__(self, "history", "staleness=100" if as_outre else "none")
+        if self.history != "none":
+            history_named(f"width=1:{self.history}")
         if not self.num_neighbors:
             object.__setattr__(self, "num_neighbors", (_USUAL_NEIGHBORS,) * self.layers)
         hops = len(self.num_neighbors)

@@ -62,6 +62,9 @@ class ResidualGNN(nn.Module):
         made = self._drop(self.mixers[index](self._drop(made).relu()))
         return x[: layer.targets] + made
 
+    def drop(self, _: int, x: torch.Tensor) -> torch.Tensor:
+        return x
+
     def leave(self, states: Sequence[torch.Tensor]) -> torch.Tensor:
         out: torch.Tensor = self.decoder(self.norm(states[-1]))
         return out

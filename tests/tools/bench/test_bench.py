@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 from outcrop import strategies
 from outcrop.cli import app
 from outcrop.errors import OptionError, OutcropError
+from outcrop.loader.history import BatchHistory
 from outcrop.memory.batches import RowRequest
 from outcrop.observe.monitor import Monitor, Peak
 from outcrop.observe.record import read_record
@@ -151,6 +153,58 @@ def test_the_check_fails_when_one_byte_of_one_batch_is_altered(
     assert check["digests"]["one_byte_off"] != check["digests"]["memory"]
 
 
+HISTORY = "width=16:staleness=4:nodes=1000"
+
+
+def counted_copies(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How many rows come from and go to embeddings, from now on."""
+    copied = {"pulled": 0, "pushed": 0}
+    exchange = BatchHistory.exchange
+
+    def counting(self: BatchHistory, x: torch.Tensor, degrees: Any = None) -> torch.Tensor:
+        found = exchange(self, x, degrees)
+        copied["pulled"] += len(found) - len(x)
+        copied["pushed"] += len(self.reuse.pushed)
+        return found
+
+    monkeypatch.setattr(BatchHistory, "exchange", counting)
+    return copied
+
+
+@pytest.mark.parametrize("strategy", ["memory", "ginex", "outre"])
+@pytest.mark.parametrize("model", ["none", "sage"])
+def test_embeddings_are_used_again_with_a_model_and_without(
+    path: Path, strategy: str, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = counted_copies(monkeypatch)
+    history = HISTORY.replace("width=16", "width=256") if model == "sage" else HISTORY
+    given = job(path, strategy, model=model, history=history, batches=8, warmup=2, epochs=3)
+    record = run_job(given).as_dict()
+    epochs = record["loader"]["epochs"][:3]
+    assert [epoch["epoch"] for epoch in epochs] == [0, 1, 2]
+    assert [epoch["batches"] for epoch in epochs] == [10, 10, 10]
+    assert record["loader"]["plan"]["embeddings"] > 0
+    for name, rows in copied.items():
+        assert rows == sum(epoch[name] for epoch in epochs) > 0
+    without = run_job(job(path, strategy, model="none", batches=8, warmup=2, epochs=3)).as_dict()
+    assert record["digest"] == without["digest"]  # batches are checked without
+    assert epochs[1]["rows"] < without["loader"]["epochs"][1]["rows"]
+
+
+def test_epochs_that_are_cut_short_go_on_with_the_next_one(path: Path) -> None:
+    record = run_job(job(path, "ginex", history=HISTORY, batches=3, warmup=1)).as_dict()
+    epochs = record["loader"]["epochs"][:2]
+    assert [(epoch["epoch"], epoch["batches"]) for epoch in epochs] == [(0, 4), (1, 4)]
+    assert all(epoch["timed_seconds"] > 0 for epoch in epochs)
+
+
+def test_reads_may_go_through_the_page_cache(path: Path) -> None:
+    direct = run_job(job(path, "direct", epochs=1)).as_dict()
+    buffered = run_job(job(path, "direct", epochs=1, access="buffered")).as_dict()
+    assert buffered["configuration"]["access"] == "buffered"
+    assert buffered["digest"] == direct["digest"]
+
+
 @pytest.mark.parametrize("model", ["sage", "gat"])
 def test_models_are_trained_on_the_batches(path: Path, model: str) -> None:
     record = run_job(job(path, model=model, epochs=1)).as_dict()
@@ -201,6 +255,16 @@ def bench(path: Path, out: Path, *flags: str) -> Result:
     """The command, on few batches."""
     few = ["--num-neighbors", "4,3", "--batch-size", "50", "--batches", "4", "--repeat", "1"]
     return CliRunner().invoke(app, ["bench", str(path), *few, "--out", str(out), *flags])
+
+
+def test_the_command_takes_a_history(path: Path, tmp_path: Path) -> None:
+    done = bench(path, tmp_path / "out", "--strategies", "memory,direct", "--batches", "10",
+                 "--history", HISTORY, "--epochs", "2", "--memory", "200MB")  # fmt: skip
+    assert done.exit_code == 0, done.output
+    for name in ("memory", "direct"):
+        record = read_record(tmp_path / "out" / f"{name}-1.json")
+        assert record["configuration"]["history"] == HISTORY
+        assert record["loader"]["epochs"][1]["pulled"] > 0
 
 
 def dies(record: list[str]) -> Callable[..., None]:
@@ -283,6 +347,9 @@ def test_a_share_of_the_features_is_no_memory_but_a_cache(path: Path, tmp_path: 
         ({"strategies": ("mmap",), "memory": "1GB", "cache": "1GB"}, "memory or cache, not both"),
         ({"strategies": ("pyg-mmap",), "bytes_per_second": 10**9}, "peers read by themselves"),
         ({"strategies": ("pyg-mmap",), "requests_per_second": 9}, "requests_per_second does not"),
+        ({"strategies": ("pyg-mmap",), "history": "16"}, "peers use no embeddings again"),
+        ({"strategies": ("mmap",), "history": "width=0"}, "width must be at least 1"),
+        ({"strategies": ("pyg-mmap",), "access": "buffered"}, "access does not change how"),
     ],
 )
 def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:

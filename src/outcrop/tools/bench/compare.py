@@ -18,6 +18,7 @@ from outcrop.plan.settle import Wanted
 from outcrop.rows.source import row_shape
 from outcrop.run.order import seed_order
 from outcrop.sample.batching import RANDOM, batching_named
+from outcrop.sample.history import history_named
 from outcrop.sample.sampler import Sampling
 from outcrop.store.locks import write_synced
 from outcrop.store.store import GraphStore
@@ -25,7 +26,7 @@ from outcrop.tools.bench.bound import BOUND, epoch_bound_seconds, sampling_alone
 from outcrop.tools.bench.drive import DriveRates, forget, measure_drive
 from outcrop.tools.bench.peers import PEERS, peer_missing
 from outcrop.tools.bench.variants import variant_named
-from outcrop.tools.bench.worker import Job
+from outcrop.tools.bench.worker import Access, Job
 from outcrop.tools.cage import run_caged
 from outcrop.tools.environment import command_line, machine_facts, now, store_facts, versions
 from outcrop.tools.report.model import BENCH_FORMAT, BENCH_VERSION, Row
@@ -75,6 +76,11 @@ class BenchOptions:
     """As if the drive moved no more. Slows the disk engine alone: no memory maps, no peers."""
     requests_per_second: int | None = None
     """As if the drive served no more; slows the same."""
+    history: str = ""
+    """Embeddings that are used again, as loaders have it; empty: none. Batches are checked without
+    them, and without a model they are copied all the same."""
+    access: Access = "auto"
+    """Around the page cache or through it, as `DiskOptions` has it."""
     slow: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Strategies timed on fewer batches: (timed, warm-up); their times are scaled."""
 
@@ -84,9 +90,15 @@ class BenchOptions:
                 variant_named(name)
         if batching_named(self.batching) is not None and set(self.strategies) & set(PEERS):
             raise OptionError("peers have batches of their own: batching does not change them")
+        if self.history and set(self.strategies) & set(PEERS):
+            raise OptionError("peers use no embeddings again: history does not change them")
+        if self.history:
+            history_named(self.history)
         for name in ("bytes_per_second", "requests_per_second"):
             if getattr(self, name) is not None and set(self.strategies) & set(PEERS):
                 raise OptionError(f"peers read by themselves: {name} does not slow them")
+        if self.access != "auto" and set(self.strategies) & set(PEERS):
+            raise OptionError("peers read by themselves: access does not change how")
         if self.memory is not None and self.cache is not None:
             raise OptionError(
                 f"memory or cache, not both (got memory {self.memory}, cache {self.cache})"
@@ -248,6 +260,8 @@ class _Runs:
             out=str(self._out / f"{name}.json"),
             bytes_per_second=options.bytes_per_second,
             requests_per_second=options.requests_per_second,
+            history=options.history,
+            access=options.access,
         )
         file = self._out / f".{name}.job"
         file.write_text(json.dumps(asdict(job)))

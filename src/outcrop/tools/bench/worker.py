@@ -6,11 +6,12 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,6 +27,8 @@ from outcrop.tools.bench.digest import digest_batches
 from outcrop.tools.bench.peers import PEERS, PeerBatch, open_peer
 from outcrop.tools.bench.variants import variant_named
 from outcrop.tools.environment import process_facts, run_record
+
+Access = Literal["auto", "direct", "buffered"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,10 @@ class Job:
     batching: str = RANDOM
     requests_per_second: int | None = None
     """As if it served no more; None: as many as it does."""
+    history: str = ""
+    """As loaders have it; empty: no embedding is used again."""
+    access: Access = "auto"
+    """Around the page cache or through it, as `DiskOptions` has it."""
 
 
 # Zeros would be claims.
@@ -70,19 +77,23 @@ def run_strategy(job: Job) -> RunRecord:
     from outcrop.loader import NeighborLoader
 
     with ExitStack() as opened:
-        slowed = DiskOptions(
-            bytes_per_second=job.bytes_per_second, requests_per_second=job.requests_per_second
-        )
-        store = opened.enter_context(GraphStore(job.store, slowed))
+        disk_options = DiskOptions(
+            access=job.access, bytes_per_second=job.bytes_per_second,
+            requests_per_second=job.requests_per_second,
+        )  # fmt: skip
+        store = opened.enter_context(GraphStore(job.store, disk_options))
         whole = _WholeRun(store)
         disk = opened.enter_context(Peak(store.derived.used_bytes))
         loader = NeighborLoader(
             store, job.num_neighbors, "train", batch_size=job.batch_size, shuffle=True,
             seed=job.seed, batching=job.batching, strategy=variant_named(job.strategy),
             memory=job.memory_bytes, epochs=job.epochs, edge_ids=False,
+            history=job.history or None,
         )  # fmt: skip
         opened.callback(loader.close)
         train = _trainer(job, store)
+        if loader.history is not None and job.model == "none":
+            train = _Exchange(loader.history.width)
 
         def step(batch: Any) -> None:
             whole.note_batch()
@@ -93,8 +104,8 @@ def run_strategy(job: Job) -> RunRecord:
         monitor.add(loader.runner.queue_lengths, prefix="queue_")
         with monitor:
             for epoch in range(job.epochs):
-                batches = loader.epoch(epoch, job.warmup + job.batches)
-                timed.append(_time(batches, step, job.warmup, store.num_nodes))
+                with closing(_epoch(loader, job, epoch)) as batches:
+                    timed.append(_time(batches, step, job.warmup, store.num_nodes))
             run = whole.facts()
         # Before the check, which is not measured.
         process, layouts = process_facts(disk.now()), store.derived.used()
@@ -108,6 +119,36 @@ def run_strategy(job: Job) -> RunRecord:
             "bench", store, **_told(job), process=process, loader=values, layouts=layouts,
             series=monitor.series, digest=digest,
         )  # fmt: skip
+
+
+def _epoch(loader: Any, job: Job, epoch: int) -> Generator[Any, None, None]:
+    """What is timed of an epoch. With embeddings that are used again, it is the one after the last.
+
+    Epochs by number go without embeddings. One that is not taken whole ends what is ahead of it.
+    """
+    wanted = job.warmup + job.batches
+    if not job.history:
+        yield from loader.epoch(epoch, wanted)
+        return
+    with closing(iter(loader)) as batches:
+        yield from islice(batches, wanted if wanted < len(loader) else None)
+
+
+class _Exchange:
+    """What a model does with embeddings, and nothing else of it: they are pushed and pulled."""
+
+    def __init__(self, width: int) -> None:
+        import torch
+
+        self._x = torch.zeros(0, width)
+
+    def __call__(self, batch: Any) -> None:
+        if batch.history is None:
+            return
+        rows = sum(batch.num_sampled_nodes[:2])
+        if len(self._x) < rows:
+            self._x = self._x.new_zeros(rows, self._x.shape[1])
+        batch.history.exchange(self._x[:rows])
 
 
 class _WholeRun:

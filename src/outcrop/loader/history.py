@@ -1,0 +1,223 @@
+"""History: embeddings of nodes, pushed and pulled by a model in the order of training.
+
+Who pushes and who pulls was decided when a batch was sampled (sample/history.py). A pull is refused
+where what it counts on was not pushed: a batch was not trained on, or its model does not push.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from outcrop.errors import HistoryError, OptionError
+from outcrop.memory.batches import Batch
+from outcrop.sample.history import NEVER, HistoryOptions, HistoryTable, history_named
+from outcrop.sample.sampler import Reuse
+from outcrop.sample.seeds import Ids
+
+
+@dataclass(frozen=True, eq=False)
+class GivenHistory:
+    """What history= says."""
+
+    options: HistoryOptions
+    nodes: Ids | None = None
+    """The candidates, ascending; None: they are chosen."""
+
+
+def history_given(given: Any) -> GivenHistory | None:
+    """A width, text, options, or (any of these, the ids of candidates); None: none."""
+    if given is None or isinstance(given, GivenHistory):
+        return given
+    nodes = None
+    if isinstance(given, tuple) and len(given) == 2:
+        given, nodes = given
+        nodes = np.unique(np.asarray(nodes, np.int64))
+    options = history_named(given)
+    return None if options is None else GivenHistory(options, nodes)
+
+
+@dataclass(frozen=True, eq=False)
+class Embeddings:
+    """Those of some nodes."""
+
+    nodes: Ids
+    pushed: NDArray[np.int32]
+    """The iteration of each."""
+    degrees: torch.Tensor
+    """The in-degrees that they were made with; NaN: nobody asked."""
+    rows: torch.Tensor
+
+
+# Saved at a time.
+_AT_A_TIME = 4096
+# A loop may fetch a batch or two before it trains on the one it has.
+_FETCHED_AHEAD = 3
+
+Degrees = Callable[[], torch.Tensor]
+
+
+class History:
+    """The embeddings of a loader's candidates. Not thread-safe: it belongs to the training loop."""
+
+    def __init__(self, table: HistoryTable, width: int, device: torch.device) -> None:
+        """`device`: where embeddings are kept."""
+        self.table = table
+        self.width = width
+        count = len(table.nodes)
+        # Not touched, so that memory is taken as embeddings come.
+        self._rows = torch.empty(count, width, device=device)
+        self._degrees = torch.full((count,), torch.nan, device=device)
+
+    def of(self, batch: Batch) -> BatchHistory | None:
+        """What a batch has of it; None: nothing is used again.
+
+        HistoryError where it counts on a batch that came long before and was not trained on.
+        """
+        reuse = batch.reuse
+        if reuse is None:
+            return None
+        old = reuse.pulled_from <= reuse.iteration - _FETCHED_AHEAD
+        self._check(reuse, old)
+        return BatchHistory(self, reuse)
+
+    def push(self, reuse: Reuse, x: torch.Tensor, degrees: torch.Tensor | None) -> None:
+        """Rows of a batch's first nodes -> embeddings. What is not finite is not kept."""
+        if not len(reuse.pushed):
+            return
+        slots = torch.from_numpy(reuse.pushed_slots.astype(np.int64))
+        places = torch.from_numpy(reuse.pushed.astype(np.int64)).to(x.device)
+        rows = x.detach().index_select(0, places).to(self._rows.dtype)
+        finite = rows.isfinite().all(dim=1).cpu().numpy()
+        on_device = slots.to(self._rows.device)
+        self._rows.index_copy_(0, on_device, rows.to(self._rows.device))
+        if degrees is not None:
+            found = degrees.index_select(0, places).to(self._degrees)
+            self._degrees.index_copy_(0, on_device, found)
+        self.table.stored[reuse.pushed_slots] = np.where(finite, reuse.iteration, NEVER)
+
+    def pull(self, reuse: Reuse, like: torch.Tensor) -> torch.Tensor:
+        """The embeddings of a batch's pulled nodes, as `like` is; no gradient flows into them."""
+        self._check(reuse, np.ones(len(reuse.pulled_slots), bool))
+        return self._taken(self._rows, reuse).to(like.device, like.dtype)
+
+    def pull_degrees(self, reuse: Reuse, like: torch.Tensor) -> torch.Tensor:
+        """The in-degrees that these were made with."""
+        return self._taken(self._degrees, reuse).to(like)
+
+    def _taken(self, values: torch.Tensor, reuse: Reuse) -> torch.Tensor:
+        slots = torch.from_numpy(reuse.pulled_slots.astype(np.int64))
+        return values.index_select(0, slots.to(values.device))
+
+    def _check(self, reuse: Reuse, which: NDArray[np.bool_]) -> None:
+        stored = self.table.stored[reuse.pulled_slots]
+        bad = np.flatnonzero(which & (stored != reuse.pulled_from))
+        if not len(bad):
+            return
+        first = bad[0]
+        node, since = self.table.nodes[reuse.pulled_slots[first]], reuse.pulled_from[first]
+        there = "none is there" if stored[first] == NEVER else f"one of {stored[first]} is there"
+        raise HistoryError(
+            f"iteration {reuse.iteration} counts on the embedding of node {node} of iteration "
+            f"{since}, and {there}: that batch was not trained on, its step gave NaN, or the model "
+            "does not call layer.exchange (docs/outre.md)"
+        )
+
+    # Kept with a checkpoint
+
+    @property
+    def stored(self) -> int:
+        """How many embeddings are there."""
+        return int(np.count_nonzero(self.table.stored != NEVER))
+
+    def embeddings(self) -> Iterator[Embeddings]:
+        """All that are there, some at a time."""
+        there = np.flatnonzero(self.table.stored != NEVER)
+        for first in range(0, len(there), _AT_A_TIME):
+            some = there[first : first + _AT_A_TIME]
+            slots = torch.from_numpy(some).to(self._rows.device)
+            yield Embeddings(
+                self.table.nodes[some],
+                self.table.stored[some],
+                self._degrees.index_select(0, slots),
+                self._rows.index_select(0, slots),
+            )
+
+    def restore(self, embeddings: Iterable[Embeddings]) -> None:
+        """In place of those that are there; OptionError where one is of another node."""
+        self.table.restored += 1
+        self.table.stored[:] = NEVER
+        for some in embeddings:
+            slots = np.searchsorted(self.table.nodes, some.nodes)
+            if not np.isin(some.nodes, self.table.nodes, assume_unique=True).all():
+                raise OptionError("saved embeddings are of other nodes than this loader's")
+            on_device = torch.from_numpy(slots).to(self._rows.device)
+            self._rows.index_copy_(0, on_device, some.rows.to(self._rows))
+            self._degrees.index_copy_(0, on_device, some.degrees.to(self._degrees))
+            self.table.stored[slots] = some.pushed
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Copies of what is there: keep them with the loader's position."""
+        parts = list(self.embeddings())
+        none = torch.empty(0)
+        return {
+            "nodes": torch.from_numpy(
+                np.concatenate([np.empty(0, np.int64), *(p.nodes for p in parts)])
+            ),
+            "pushed": torch.from_numpy(
+                np.concatenate([np.empty(0, np.int32), *(p.pushed for p in parts)])
+            ),
+            "degrees": torch.cat([none, *(part.degrees.cpu() for part in parts)]),
+            "rows": torch.cat([torch.empty(0, self.width), *(part.rows.cpu() for part in parts)]),
+        }
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """OptionError where it is one of other candidates, or of another width."""
+        count = len(state.get("nodes", ()))
+        wanted = {"nodes": (count,), "pushed": (count,), "degrees": (count,),
+                  "rows": (count, self.width)}  # fmt: skip
+        for name, shape in wanted.items():
+            found = tuple(state[name].shape) if name in state else "nothing"
+            if found != shape:
+                raise OptionError(f"saved embeddings: {name} has {found}, and should have {shape}")
+        nodes, pushed = state["nodes"].numpy(), state["pushed"].numpy()
+        self.restore([Embeddings(nodes, pushed, state["degrees"], state["rows"])])
+
+
+@dataclass
+class BatchHistory:
+    """What a batch pulls and pushes: `layer.exchange` of its last layer does both."""
+
+    history: History
+    reuse: Reuse
+    exchanged: bool = False
+    """Whether that was done."""
+
+    @property
+    def pulled(self) -> int:
+        """Nodes whose embeddings are used again."""
+        return len(self.reuse.pulled_slots)
+
+    def exchange(self, x: torch.Tensor, degrees: Degrees | None = None) -> torch.Tensor:
+        """Rows of the first nodes -> the same, and those of pulled nodes after them.
+
+        `degrees`: of the batch's nodes, where embeddings depend on them.
+        """
+        if x.shape[1] != self.history.width:
+            raise OptionError(
+                f"history: the width is {self.history.width}, and the input of the model's last "
+                f"layer has {x.shape[1]}"
+            )
+        pulled = self.history.pull(self.reuse, x)
+        self.history.push(self.reuse, x, None if degrees is None else degrees())
+        self.exchanged = True
+        return torch.cat([x, pulled]) if len(pulled) else x
+
+    def degrees(self, own: torch.Tensor) -> torch.Tensor:
+        """In-degrees of the first nodes, and of pulled nodes after them."""
+        return torch.cat([own, self.history.pull_degrees(self.reuse, own)])

@@ -1,0 +1,77 @@
+"""outre: less is asked for, and memory has what saves most.
+
+What ginex does, of batches that are made of neighbours (partitions): lists that other partitions
+want, and those of the macro batch, while a superbatch is sampled. With history=, embeddings are
+used again. They stay in memory, and a profile of an epoch divides it between them and rows: it says
+of each node what it saves as either. Without, batches are those of any strategy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from outcrop.memory.context import Context
+from outcrop.memory.split import split
+from outcrop.plan.history import HistoryPart, fixed_history
+from outcrop.plan.plan import Plan, Strategy
+from outcrop.rows.slots import PlannedSlots
+from outcrop.sample.batching import PARTITION
+from outcrop.sample.history import HistoryOptions
+from outcrop.strategies import ginex
+from outcrop.strategies.ginex import GinexOptions
+
+
+@dataclass(frozen=True)
+class OutreOptions(GinexOptions):
+    """As ginex's. How much embeddings get is share= of history=."""
+
+    topology: Literal["auto", "mmap", "cache", "memory", "partition"] = "auto"
+    """auto: partition, where batches are of partitions; else cache."""
+    policy: Literal["belady", "saved"] = "belady"
+    """Who is in the cache of rows: by what is sampled ahead, those that are wanted next; or, as in
+    the paper, always those that are in most batches of a profile."""
+
+    def profiles(self, history: HistoryOptions | None) -> bool:
+        """Whether a profile decides something, embeddings of given nodes apart."""
+        return self.policy == "saved" or (history is not None and history.nodes is None)
+
+
+def plan(context: Context) -> Plan:
+    slots = PlannedSlots(0, context.options.policy)
+    history = None if context.history is None else _history(context, slots)
+    if history is not None:
+        context = replace(context, beside=tuple(history.charges(context)))
+    return replace(ginex.plan(_with_topology(context), slots), history=history)
+
+
+def _with_topology(context: Context) -> Context:
+    groups, options = context.seeds.groups, context.options
+    if options.topology != "auto":
+        return context
+    by_partition = groups is not None and groups.batching is not None
+    topology = "partition" if by_partition else "cache"
+    return replace(context, options=replace(options, topology=topology))
+
+
+def _history(context: Context, slots: PlannedSlots) -> HistoryPart:
+    """How many embeddings there are, of the memory that rows would have without any."""
+    history, facts = context.history, context.savings
+    fixed = fixed_history(context)
+    if fixed is not None:
+        return fixed
+    assert history is not None and facts is not None
+    with_none = replace(context, beside=tuple(HistoryPart(0).charges(context)))
+    room = ginex.room_for_caches(_with_topology(with_none), slots)
+    row_bytes = slots.slot_bytes(context) if context.graph.has("features") else room + 1
+    found = split(
+        facts,
+        room,
+        lambda rows: rows * row_bytes,
+        lambda embeddings: HistoryPart.bytes(context, embeddings),
+        history.options.share,
+    )
+    return HistoryPart(found.embeddings, found.rows)
+
+
+OUTRE = Strategy("outre", plan, OutreOptions(), splits=True, batching=PARTITION)
