@@ -466,6 +466,8 @@ _ARMS = {
 """Options of embeddings. By degree they are of the same nodes for all."""
 _SMALL_BATCHES = {"wordnet31": 140, "community-100k": 25}
 """Such that an epoch has 400 batches at least."""
+_SMALL_LR = {"wordnet31": 0.002, "community-100k": 0.005}
+"""For such batches; of wordnet31 the best of 0.0005 to 0.005 on validation, without embeddings."""
 _LEAST_CHANGE = -0.5  # points
 
 
@@ -478,7 +480,8 @@ def staleness(jobs: Jobs) -> list[str]:
         for label, history in _ARMS.items():
             share = None if history == "none" else _REUSED_SHARE
             scores = _trainings(
-                jobs, "fit", graph, f"partition-{size}-{history}-{share}", {"batch_size": size},
+                jobs, "fit", graph, f"partition-{size}-{_SMALL_LR[graph]}-{history}-{share}",
+                {"batch_size": size, "lr": _SMALL_LR[graph]},
                 batching="partition", history=history, candidates=share,
             )  # fmt: skip
             none = scores if history == "none" else none

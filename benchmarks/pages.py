@@ -82,8 +82,9 @@ class Paper:
         file = self.file(name, given)
         for number in range(0 if given.page else given.rounds or figure.rounds):
             first = number % len(rows)
-            for _, run in rows[first:] + rows[:first]:
-                work.measure(run, number)
+            for label, run in rows[first:] + rows[:first]:
+                if label.startswith(tuple((given.lines or "").split("|"))):
+                    work.measure(run, number)
                 file.write_text(self.page(figure, rows, work))
         text = self.page(figure, rows, work)
         file.write_text(text)
@@ -119,6 +120,8 @@ def figure_parser(description: str | None, paper: Paper, *others: str) -> argpar
     for name in ("rounds", "batches", "epochs"):
         parser.add_argument(f"--{name}", type=int, default=None, help="default: as the figure")
     parser.add_argument("--memory", default=None, help="sizes or shares, with commas")
+    parser.add_argument("--lines", default=None, metavar="NAME|NAME",
+                        help="measure those alone whose names begin so")  # fmt: skip
     parser.add_argument("--cage", default=None, help="the hard limit of each process")
     parser.add_argument("--page", action="store_true", help="measure nothing")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="real graphs")

@@ -155,3 +155,36 @@ def test_layers_on_the_gpu_say_what_the_whole_forward_pass_says(
                 found.append([logits, *gradients])
             for one, other in zip(*found, strict=True):
                 torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-7)
+
+
+@pytest.mark.parametrize("place", ["host", "device"])
+@pytest.mark.parametrize("strategy", ["direct", "outre:device_cache=100rows"])
+def test_embeddings_on_the_gpu_are_the_nodes_own(tmp_path: Path, place: str, strategy: str) -> None:
+    with make_random_store(tmp_path / "g.outcrop", 1000, 9000, train=400) as store:
+        loader = NeighborLoader(
+            store, [4, 3], "train", batch_size=16, shuffle=True, strategy=strategy, device="cuda",
+            batching="random", history=f"width=2:staleness=9:nodes=500:metric=degree:place={place}",
+        )  # fmt: skip
+        t = pulled = 0
+        for _ in range(2):
+            for batch in loader:
+                own = sum(batch.num_sampled_nodes[:2])
+                times = torch.full((own,), t, dtype=torch.float32, device="cuda")
+                found = batch.history.exchange(torch.stack([batch.n_id[:own].float(), times], 1))
+                assert found.is_cuda
+                assert torch.equal(found[:, 0], batch.n_id[: len(found)].float())
+                assert bool((t - found[:, 1] < 9).all())
+                pulled += len(found) - own
+                t += 1
+        assert pulled > 1000
+        loader.close()
+
+
+@pytest.mark.parametrize("model", ["sage", "gcn", "gat", "gin"])
+def test_a_model_uses_embeddings_again_on_the_gpu(tmp_path: Path, model: Any) -> None:
+    with make_random_store(tmp_path / "g.outcrop", 1000, 9000, train=400) as store:
+        options = TrainOptions(model=model, layers=2, num_neighbors=(5, 5), hidden=16, epochs=2,
+                               batch_size=32, strategy="outre", memory="1GB", device="cuda",
+                               history="staleness=20:nodes=500:place=device")  # fmt: skip
+        result = fit(store, options)
+        assert sum(epoch.pulled for epoch in result.record.epochs) > 100

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch_geometric.nn.models import GraphSAGE
 
 import outcrop
-from outcrop.errors import HistoryError, OptionError
+from outcrop.errors import BudgetError, HistoryError, OptionError
 from outcrop.layout.partitions import PartitionOptions, open_partitions
 from outcrop.loader import NeighborLoader, ShaDowLoader
 from outcrop.store.store import GraphStore
@@ -150,6 +150,11 @@ class Script:
             return
         self.epoch()
 
+    def replace(self) -> None:
+        """Embeddings as they were when a loop was left last, wherever the position is."""
+        if self._saved is not None and self.loader.history is not None:
+            self.loader.history.load_state_dict(self._saved[1])
+
     def peek(self) -> None:
         batch = next(iter(self.loader), None)
         if batch is not None:
@@ -203,6 +208,7 @@ ACTIONS: list[st.SearchStrategy[Action]] = [
     st.tuples(st.just("leave"), st.integers(1, 4), st.booleans()),
     st.just(("resume",)),
     st.just(("rewind", True)),
+    st.just(("replace",)),
     st.just(("peek",)),
     st.just(("validate",)),
     st.tuples(st.just("number"), st.integers(0, 3)),
@@ -338,6 +344,7 @@ SCRIPTS: dict[str, list[Action]] = {
     "back, with the embeddings of later batches": [
         ("leave", 4, True), ("resume",), EPOCH, ("rewind", False), EPOCH,
     ],
+    "embeddings of before": [("leave", 4, True), ("resume",), ("replace",), EPOCH, EPOCH],
     "epochs by their numbers between": [EPOCH, ("number", 1), EPOCH],
     "an epoch again by its number": [EPOCH, ("number", 0), EPOCH],
 }  # fmt: skip
@@ -619,6 +626,28 @@ def test_what_no_history_can_be_is_refused(store: GraphStore) -> None:
     ):
         with pytest.raises((OptionError, ValueError), match=told):
             opened(store, history=history)
+
+
+def test_auto_chooses_one_that_has_a_history(tmp_path: Path) -> None:
+    with make_store(tmp_path / "g.outcrop", random_graph(NODES, 2500), dim=5000, train=95) as made:
+        options = {name: value for name, value in OPTIONS.items() if name != "history"}
+        chosen = []
+        for memory in ("1GB", "11MB"):
+            for history in (None, f"{WIDTH}:nodes=50:metric=degree"):
+                loader = NeighborLoader(
+                    made, strategy="auto", memory=memory, epochs=2, history=history, **options
+                )
+                chosen.append(loader.record.strategy.partition(":")[0])
+                loader.close()
+        assert chosen[:2] == ["memory"] * 2 and chosen[3] not in ("memory", "diskgnn")
+        with pytest.raises(BudgetError, match="the smallest that would do"):
+            NeighborLoader(
+                made,
+                strategy="auto",
+                memory=1,
+                history=f"{WIDTH}:nodes=50:metric=degree",
+                **options,
+            )
 
 
 def test_a_sibling_has_no_history_of_its_own(store: GraphStore) -> None:

@@ -153,6 +153,31 @@ def test_a_candidate_is_pulled_until_it_is_stale() -> None:
     assert pulled == [False, True, True, False, True, True, False, True]
 
 
+def test_a_restart_goes_on_from_what_is_there() -> None:
+    """What was decided and not trained on is void, and so is what is of later iterations."""
+    table = HistoryTable(10, np.array([3, 4, 5, 6]), 100)
+    for t in range(4):
+        table.decide(t, np.array([1, 3 + t]), 1)
+    table.stored[:] = [0, 1, 2, NEVER]  # the last one was sampled alone
+    table.restart(2)
+    assert table.stored.tolist() == [0, 1, NEVER, NEVER]
+    deferred, reuse = table.decide(2, np.array([1, 3, 4, 5, 6]), 1)
+    assert deferred.tolist() == [1, 1, 0, 0]
+    assert plain(reuse) == (2, [0, 1], [0, 1], [1, 2], [2, 3])
+
+
+def test_a_draft_that_fails_is_taken_back() -> None:
+    table = HistoryTable(10, np.array([3, 4]), 100)
+    table.decide(0, np.array([1, 3]), 1)
+    with pytest.raises(WindowError), table.drafted():
+        table.decide(1, np.array([1, 4]), 1)
+        raise WindowError
+    assert table.decide(1, np.array([1, 3, 4]), 1)[0].tolist() == [1, 0]
+    with table.drafted():
+        table.decide(2, np.array([1, 4]), 1)
+    assert table.decide(3, np.array([1, 3, 4]), 1)[0].tolist() == [1, 1]
+
+
 def test_a_seed_is_never_pulled_and_always_pushed() -> None:
     table = HistoryTable(10, np.array([3, 4]), 100)
     for t in range(3):
