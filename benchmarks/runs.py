@@ -76,6 +76,10 @@ _PLAIN = {
     "community-2000k": Graph(*_TWO, communities=True),
     # An epoch of 10 batches, for what takes long.
     "community-2000k-10": Graph(*_TWO, train_fraction=0.005, communities=True),
+    # Many nodes to train on: the same nodes are met again before long.
+    "community-dense": Graph(
+        400_000, 6_000_000, 128, 0.15, memory="460MB", cage="1GB", epochs=3, communities=True
+    ),
     "community-100k": Graph(100_000, 1_500_000, 64, 0.1, memory="250MB", communities=True),
 }
 GRAPHS = {

@@ -36,10 +36,24 @@ def history_given(given: Any) -> GivenHistory | None:
         return given
     nodes = None
     if isinstance(given, tuple) and len(given) == 2:
-        given, nodes = given
-        nodes = np.unique(np.asarray(nodes, np.int64))
+        given, nodes = given[0], _candidates(given[1])
     options = history_named(given)
     return None if options is None else GivenHistory(options, nodes)
+
+
+def _candidates(given: Any) -> Ids:
+    """Ids or a mask -> ids, ascending."""
+    try:
+        nodes = np.asarray(given)
+    except ValueError:  # lists of several lengths
+        nodes = np.empty(())
+    if nodes.dtype == bool and nodes.ndim == 1:
+        return np.flatnonzero(nodes)
+    if nodes.ndim != 1 or not (np.issubdtype(nodes.dtype, np.integer) or not nodes.size):
+        raise OptionError(
+            f"history: candidates are node ids or a mask (got {nodes.dtype}, {list(nodes.shape)})"
+        )
+    return np.unique(nodes.astype(np.int64))
 
 
 @dataclass(frozen=True, eq=False)

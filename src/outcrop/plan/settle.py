@@ -84,7 +84,7 @@ class Wanted:
     def _history_facts(self) -> HistoryFacts | None:
         if self.history is None:
             return None
-        check_history(self.sampling)
+        check_history(self.sampling, self.candidates, self.store.num_nodes)
         return HistoryFacts(self.history, self.candidates)
 
     def _wants_savings(self, options: object) -> bool:

@@ -248,7 +248,7 @@ class Runner:
         if self._counted.locked():
             raise OptionError(
                 "history: another loop over this loader is open; embeddings are pushed and pulled "
-                "in the order of one"
+                "in the order of one. End it first: drop its iterator, or what still holds it"
             )
 
     def foresee(self, seeds: SeedOrder) -> None:

@@ -66,8 +66,8 @@ def history_named(given: Any) -> HistoryOptions | None:
     """256, "256", "width=256:staleness=10", options, or None for none."""
     if given is None or isinstance(given, HistoryOptions):
         return given
-    if isinstance(given, int) and not isinstance(given, bool):
-        return HistoryOptions(given)
+    if isinstance(given, int | np.integer) and not isinstance(given, bool):
+        return HistoryOptions(int(given))
     if not isinstance(given, str) or not given:
         raise OptionError(
             f"history is the width of embeddings, or text such as 'width=256:staleness=100' "
@@ -79,8 +79,14 @@ def history_named(given: Any) -> HistoryOptions | None:
     )
 
 
-def check_history(sampling: Sampling) -> None:
-    """OptionError where no batch could use embeddings again."""
+def check_history(sampling: Sampling, candidates: Ids | None, num_nodes: int) -> None:
+    """OptionError where no batch could use embeddings again, or not those of these nodes."""
+    if candidates is not None and len(candidates):
+        low, high = int(candidates[0]), int(candidates[-1])
+        if not 0 <= low <= high < num_nodes:
+            raise OptionError(
+                f"history: candidates must be 0 to {num_nodes - 1} (got {low} to {high})"
+            )
     if sampling.kind != "neighbor":
         raise OptionError("history is for neighbour sampling: ShaDow's seeds share no embeddings")
     if len(sampling.num_neighbors) < 2:
