@@ -363,11 +363,22 @@ def test_candidates_may_be_given_in_any_order() -> None:
 
 
 def test_what_shares_no_embeddings_is_refused() -> None:
-    check_history(Sampling.of([5, 5]))
+    check_history(Sampling.of([5, 5]), None, 10)
     with pytest.raises(OptionError, match=r"two hops at least \(got num_neighbors=\[5\]\)"):
-        check_history(Sampling.of([5]))
+        check_history(Sampling.of([5]), None, 10)
     with pytest.raises(OptionError, match="ShaDow's seeds share no embeddings"):
-        check_history(Sampling.of([5, 5], kind="shadow"))
+        check_history(Sampling.of([5, 5], kind="shadow"), None, 10)
+    with pytest.raises(OptionError, match=r"candidates must be 0 to 9 \(got 3 to 10\)"):
+        check_history(Sampling.of([5, 5]), np.array([3, 10]), 10)
+
+
+def test_candidates_are_ids_or_a_mask() -> None:
+    found = history_given((8, [False, True, True]))
+    assert found is not None and found.nodes is not None and found.nodes.tolist() == [1, 2]
+    assert history_given(np.int64(8)) is not None
+    for wrong in ([1.5, 2.5], "train", [[1], [2]], [[1], [2, 3]]):
+        with pytest.raises(OptionError, match="candidates are node ids or a mask"):
+            history_given((8, wrong))
 
 
 # Samplers that put nodes off
