@@ -99,12 +99,6 @@ def making_bytes(context: Context) -> int:
     return _BUFFER_BYTES + max(measuring, sampling, ranking, pulling, tables + 8 * candidates)
 
 
-def written_bytes(context: Context) -> int:
-    """What making it takes on disk, at most: the samples of an epoch, then the rankings."""
-    rankings = 4 * (context.graph.num_nodes + len(LEVELS) * _most_candidates(context))
-    return len(context.seeds) * context.record_bytes() + rankings + (1 << 20)
-
-
 def _most_candidates(context: Context) -> int:
     """Nodes that the first hops of an epoch can find, at most."""
     fanout, nodes = context.sampling.num_neighbors[0], context.graph.num_nodes

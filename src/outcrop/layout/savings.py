@@ -32,7 +32,6 @@ from outcrop.store.checks import ArrayChecks
 from outcrop.store.derived import Layout, advising
 from outcrop.store.format import PIECE_BYTES, ArrayEntry, seal, unseal_as
 from outcrop.store.locks import write_synced
-from outcrop.store.store import GraphStore
 
 SAVINGS_VERSION = 1
 KIND = "savings"
@@ -221,17 +220,6 @@ def savings_inputs(sampling: Sampling, seeds: SeedOrder, staleness: int) -> dict
     """All that a profile depends on, beside the store and how fast things are."""
     identity = SamplingIdentity.of(sampling, seeds).values()
     return {**identity, "version": SAVINGS_VERSION, "staleness": staleness}
-
-
-def find_savings(
-    store: GraphStore, sampling: Sampling, seeds: SeedOrder, staleness: int
-) -> SavingsFacts | None:
-    """The facts of a profile that was made; None where there is none."""
-    layout = store.derived.find(KIND, savings_inputs(sampling, seeds, staleness))
-    if layout is None:
-        return None
-    with layout:
-        return read_facts(layout.path)
 
 
 class Savings(Closing):

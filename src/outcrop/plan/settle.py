@@ -10,12 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 
-from outcrop.ahead.profiling import open_savings
+from outcrop.ahead.profiling import making_bytes, open_savings
+from outcrop.errors import BudgetError
 from outcrop.layout.samples import ImportedSamples, find_samples
 from outcrop.layout.savings import SavingsFacts, read_facts
 from outcrop.memory.budget import Budget, Demand
 from outcrop.memory.charges import Phase, total
 from outcrop.memory.context import BatchSizes, Context, DiskFacts, HistoryFacts
+from outcrop.options import format_size, size_of_at_least
 from outcrop.plan.plan import Plan, Strategy
 from outcrop.plan.tiers import with_tiers
 from outcrop.progress import SILENT, Progress
@@ -60,6 +62,7 @@ class Wanted:
     """Whose they are, ascending; None: they are chosen."""
     progress: Progress = SILENT
     """Is told of what has to be known before."""
+    _found_savings: SavingsFacts | None = None
 
     @cached_property
     def sampled(self) -> BatchSizes:
@@ -72,14 +75,25 @@ class Wanted:
         free = shutil.disk_usage(derived.folder).free
         return DiskFacts(self.disk_bytes, free, derived.writable)
 
-    @cached_property
-    def _savings(self) -> SavingsFacts:
-        """Found, or made: that is an epoch of sampling."""
-        staleness = 1 if self.history is None else self.history.staleness
-        with open_savings(
-            self.store, self.sampling, self.seeds, staleness, self.progress
-        ) as layout:
-            return read_facts(layout.path)
+    def _savings(self, context: Context) -> SavingsFacts:
+        """Found, or made: that is an epoch of sampling, once for all strategies.
+
+        BudgetError where even making it takes more memory than there is.
+        """
+        if self._found_savings is None:
+            needed = making_bytes(context) + total(context.common, Phase.PREPARE)
+            if needed > self.memory_bytes:
+                raise BudgetError(
+                    f"memory={format_size(self.memory_bytes)} is too little for the profile of an "
+                    f"epoch; the smallest that would do is {size_of_at_least(needed)} "
+                    "(history=...:nodes=N:metric=degree needs none)"
+                )
+            store, seeds, staleness = self.store, self.seeds, context.staleness
+            with open_savings(store, self.sampling, seeds, staleness, self.progress) as layout:
+                found = read_facts(layout.path)
+            object.__setattr__(self, "_found_savings", found)
+            return found
+        return self._found_savings
 
     def _history_facts(self) -> HistoryFacts | None:
         if self.history is None:
@@ -113,9 +127,10 @@ class Wanted:
             device=self.device,
             lent_bytes=self.lent_bytes,
             check_bytes=self.store.check_bytes,
-            savings=self._savings if self._wants_savings(options) else None,
             history=history,
         )
+        if self._wants_savings(options):
+            context = replace(context, savings=self._savings(context))
         return with_tiers(context)
 
     def _samples(self, options: object) -> ImportedSamples | None:
