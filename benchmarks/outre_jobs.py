@@ -224,6 +224,42 @@ def fit(
     }  # fmt: skip
 
 
+def curve(
+    store: str, seed: int, strategy: str, memory: str, training: dict[str, Any], limit: int
+) -> dict[str, Any]:  # fmt: skip
+    """`outcrop train` by a strategy, nothing prepared before -> scores after seconds.
+
+    In a process of `limit` bytes, with a drive's cache of this graph that is empty. Seconds of
+    evaluation are left out, those of preparation are not.
+    """
+    from outcrop.tools.bench.drive import forget
+    from outcrop.train import TrainOptions
+    from outcrop.train import fit as fitted
+    from outcrop.train.reporter import EpochResult, TrainReporter
+
+    start = time.perf_counter()
+
+    class Clock(TrainReporter):
+        """When training began, and what came of each epoch."""
+
+        prepared = 0.0
+
+        def begin(self, *_: Any) -> None:
+            self.prepared = time.perf_counter() - start
+
+    forget(Path(store))
+    clock = Clock()
+    with tempfile.TemporaryDirectory(dir=Path(store).absolute().parent) as folder:
+        options = TrainOptions(seed=seed, strategy=strategy, memory=memory, **training)
+        with GraphStore(store, derived=folder) as graph:
+            start = time.perf_counter()
+            result = fitted(graph, options, reporter=clock)
+    told: list[EpochResult] = result.history
+    return {"limit": limit, "peak_bytes": peak_rss_bytes(), "prepared": clock.prepared,
+            "seconds": [one.seconds for one in told], "val": [one.val for one in told],
+            "test": [one.test for one in told]}  # fmt: skip
+
+
 def reuse(store: str, seeds: str, batch_size: int, share: float, staleness: int) -> dict[str, Any]:
     """Nodes of batches by chance per seed, with embeddings of so many nodes: decided, not trained.
 
@@ -329,7 +365,10 @@ class LayerCaches:
         return int(np.count_nonzero(needed))
 
 
-KINDS = {each.__name__: each for each in (partition, layout, redundancy, train, fit, reuse, levels)}
+KINDS = {
+    each.__name__: each
+    for each in (partition, layout, redundancy, train, fit, curve, reuse, levels)
+}
 
 
 def main() -> None:

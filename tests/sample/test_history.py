@@ -313,6 +313,7 @@ def test_more_iterations_than_can_be_counted_are_refused() -> None:
         ("width=64:share=0", HistoryOptions(64, share=0)),
         ("width=64:nodes=0:metric=degree", HistoryOptions(64, nodes=0, metric="degree")),
         ("staleness=7:width=8:place=device", HistoryOptions(8, staleness=7, place="device")),
+        ("8:gradients=none", HistoryOptions(8, gradients="none")),
         (HistoryOptions(3), HistoryOptions(3)),
     ],
 )
@@ -340,6 +341,7 @@ def test_options_are_given_as_numbers_and_text(given: Any, wanted: HistoryOption
         ("8:nodes=5:share=0.5", "a share of memory or a number of nodes, not both"),
         ("8:metric=out", r"history: metric must be .*saved.*degree.* \(got 'out'\)"),
         ("8:place=gpu", r"place must be .*host.*device.* \(got 'gpu'\)"),
+        ("8:gradients=now", r"gradients must be .*late.*none.* \(got 'now'\)"),
         ("8:stale=5", r"history: no option 'stale'; it has width, staleness"),
         ("8:staleness=5,nodes=3", "options are separated by colons"),
         ("8:staleness=1.5", "staleness must be"),

@@ -434,7 +434,8 @@ def test_logits_and_gradients_are_those_of_two_graphs(
     model: Any = make_model(made, DIM, 8)
     inner = model.model if normalized else model
     candidates = np.arange(0, 1200, 2)
-    loader = opened(store, ("width=8:staleness=7", candidates), num_neighbors=[3] * hops)
+    options_of_history = "width=8:staleness=7:gradients=none"
+    loader = opened(store, (options_of_history, candidates), num_neighbors=[3] * hops)
     reference, known = TwoGraphs(inner), set(candidates.tolist())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     losses = nn.CrossEntropyLoss()
@@ -459,8 +460,8 @@ def test_logits_and_gradients_are_those_of_two_graphs(
     assert sum(epoch.pulled for epoch in loader.record.epochs) == reference.pulled
 
 
-def test_no_gradient_flows_into_what_is_pulled(store: GraphStore) -> None:
-    loader = opened(store, chosen(store, 2))
+def test_rows_are_kept_as_copies_and_no_gradient_flows_unless_it_may(store: GraphStore) -> None:
+    loader = opened(store, f"{chosen(store, 2)}:gradients=none")
     assert loader.history is not None
     for batch in loader:
         before = loader.history.state_dict()["rows"]
@@ -476,6 +477,85 @@ def test_no_gradient_flows_into_what_is_pulled(store: GraphStore) -> None:
         state = loader.history.state_dict()
         mine = state["pushed"] == batch.history.reuse.iteration
         assert torch.equal(state["rows"][mine], pushed[by_slot(batch)])
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+@pytest.mark.parametrize("place", ["host", "device"])
+def test_the_gradient_of_a_pulled_row_comes_with_the_next_push(
+    store: GraphStore, place: str, pieces: int
+) -> None:
+    """Whoever pulled it, and in how many backward passes; what is not finite is left out."""
+    history = f"{chosen(store, 3, staleness=4)}:place={place}"
+    loader = opened(store, history, device="cpu")
+    assert loader.history is not None
+    owed = torch.zeros(store.num_nodes, 3)
+    generator = torch.Generator().manual_seed(0)
+    delivered = dropped = 0
+    for batch in loader:
+        own = sum(batch.num_sampled_nodes[:2])
+        n_id, pulled = batch.n_id, batch.history.pulled
+        rows = torch.randn(own, 3, requires_grad=True, generator=generator)
+        found = batch.history.exchange(rows)
+        gradient = torch.randn(len(found), 3, generator=generator)
+        if pulled > 5:
+            gradient[own + 2, 1] = torch.inf
+            dropped += 1
+        for _ in range(pieces):
+            found.backward(gradient / pieces, retain_graph=True)
+        expected = gradient[:own].clone()
+        places = torch.from_numpy(batch.history.reuse.pushed.astype(np.int64))
+        expected[places] += owed[n_id[places]]
+        delivered += int((owed[n_id[places]] != 0).any(dim=1).sum())
+        owed[n_id[places]] = 0
+        late = gradient[own:]
+        late[~late.isfinite().all(dim=1)] = 0
+        owed[n_id[own : own + pulled]] += late
+        torch.testing.assert_close(rows.grad, expected)
+        state = loader.history.state_dict()
+        torch.testing.assert_close(state["gradients"], owed[state["nodes"]])
+    assert delivered > 50
+    assert dropped > 5
+
+
+def test_late_gradients_change_what_is_learnt_and_take_as_much_as_embeddings(
+    store: GraphStore,
+) -> None:
+    """Unless a row that is pulled is all that they could have come from."""
+    charges, weights = {}, {}
+    for gradients in ("late", "none"):
+        torch.manual_seed(0)
+        model = GraphSAGE(DIM, 8, 2, 4)
+        loader = opened(store, f"{chosen(store)}:gradients={gradients}")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for batch in loader:
+            optimizer.zero_grad()
+            loss = outcrop.seed_logits(model, batch).square().mean()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        charges[gradients] = loader.record.charges["embeddings"]
+        weights[gradients] = weights_hash(model)
+        loader.close()
+    assert charges["late"] == store.num_nodes * (2 * 4 * 8 + 4)
+    assert charges["none"] == store.num_nodes * (4 * 8 + 4)
+    assert weights["late"] != weights["none"]
+
+
+def test_a_node_that_was_pushed_as_nan_is_owed_nothing(store: GraphStore) -> None:
+    loader = opened(store, chosen(store, 2, staleness=3))
+    assert loader.history is not None
+    owed = 0
+    with pytest.raises(HistoryError):
+        for batch in loader:
+            rows = torch.randn(sum(batch.num_sampled_nodes[:2]), 2, requires_grad=True)
+            spoilt = rows * (torch.nan if owed else 1)
+            found = batch.history.exchange(spoilt)
+            if owed:
+                pushed = torch.from_numpy(batch.history.reuse.pushed_slots.astype(np.int64))
+                assert not loader.history._gradients[pushed].any()
+                continue  # without a backward pass
+            found.sum().backward()
+            owed = int((loader.history.state_dict()["gradients"] != 0).sum())
+    assert owed
 
 
 def by_slot(batch: Any) -> torch.Tensor:

@@ -2,6 +2,10 @@
 
 Who pushes and who pulls was decided when a batch was sampled (sample/history.py). A pull is refused
 where what it counts on was not pushed: a batch was not trained on, or its model does not push.
+
+A pulled row is an input like any other: its gradient says how what made it should change, and it
+was made by an earlier step. So it is kept, and goes into the model when the node is pushed next
+(gradients="late"). A node that nearly every batch pulls would else hardly ever change anything.
 """
 
 from __future__ import annotations
@@ -66,6 +70,8 @@ class Embeddings:
     degrees: torch.Tensor
     """The in-degrees that they were made with; NaN: nobody asked."""
     rows: torch.Tensor
+    gradients: torch.Tensor
+    """Of rows that were pulled, since the last push; no columns: they are not kept."""
 
 
 # Saved at a time.
@@ -79,13 +85,17 @@ Degrees = Callable[[], torch.Tensor]
 class History:
     """The embeddings of a loader's candidates. Not thread-safe: it belongs to the training loop."""
 
-    def __init__(self, table: HistoryTable, width: int, device: torch.device) -> None:
-        """`device`: where embeddings are kept."""
+    def __init__(
+        self, table: HistoryTable, width: int, device: torch.device, *, late: bool = True
+    ) -> None:
+        """`device`: where embeddings are kept. `late`: gradients are, too."""
         self.table = table
         self.width = width
+        self.late = late
         count = len(table.nodes)
         # Not touched, so that memory is taken as embeddings come.
         self._rows = torch.empty(count, width, device=device)
+        self._gradients = torch.zeros(count, width if late else 0, device=device)
         self._degrees = torch.full((count,), torch.nan, device=device)
 
     def of(self, batch: Batch) -> BatchHistory | None:
@@ -114,6 +124,8 @@ class History:
             found = degrees.index_select(0, places).to(self._degrees)
             self._degrees.index_copy_(0, on_device, found)
         self.table.stored[reuse.pushed_slots] = np.where(finite, reuse.iteration, NEVER)
+        if self.late:
+            self._gradients[on_device[torch.from_numpy(~finite).to(on_device.device)]] = 0
 
     def pull(self, reuse: Reuse, like: torch.Tensor) -> torch.Tensor:
         """The embeddings of a batch's pulled nodes, as `like` is; no gradient flows into them."""
@@ -123,6 +135,18 @@ class History:
     def pull_degrees(self, reuse: Reuse, like: torch.Tensor) -> torch.Tensor:
         """The in-degrees that these were made with."""
         return self._taken(self._degrees, reuse).to(like)
+
+    def settle(self, reuse: Reuse, own: torch.Tensor, pulled: torch.Tensor) -> torch.Tensor:
+        """Gradients of a batch's first rows and of its pulled ones -> those of the first rows, with
+        what is owed to the nodes that are pushed. Those of pulled rows are kept, if finite."""
+        slots = torch.from_numpy(reuse.pushed_slots.astype(np.int64)).to(self._gradients.device)
+        places = torch.from_numpy(reuse.pushed.astype(np.int64)).to(own.device)
+        own = own.index_add(0, places, self._gradients.index_select(0, slots).to(own))
+        self._gradients.index_fill_(0, slots, 0)
+        slots = torch.from_numpy(reuse.pulled_slots.astype(np.int64)).to(self._gradients.device)
+        new = torch.where(pulled.isfinite().all(dim=1, keepdim=True), pulled, 0)
+        self._gradients.index_add_(0, slots, new.to(self._gradients))
+        return own
 
     def _taken(self, values: torch.Tensor, reuse: Reuse) -> torch.Tensor:
         slots = torch.from_numpy(reuse.pulled_slots.astype(np.int64))
@@ -160,12 +184,14 @@ class History:
                 self.table.stored[some],
                 self._degrees.index_select(0, slots),
                 self._rows.index_select(0, slots),
+                self._gradients.index_select(0, slots),
             )
 
     def restore(self, embeddings: Iterable[Embeddings]) -> None:
         """In place of those that are there; OptionError where one is of another node."""
         self.table.restored += 1
         self.table.stored[:] = NEVER
+        self._gradients.zero_()
         for some in embeddings:
             slots = np.searchsorted(self.table.nodes, some.nodes)
             if not np.isin(some.nodes, self.table.nodes, assume_unique=True).all():
@@ -173,6 +199,7 @@ class History:
             on_device = torch.from_numpy(slots).to(self._rows.device)
             self._rows.index_copy_(0, on_device, some.rows.to(self._rows))
             self._degrees.index_copy_(0, on_device, some.degrees.to(self._degrees))
+            self._gradients.index_copy_(0, on_device, some.gradients.to(self._gradients))
             self.table.stored[slots] = some.pushed
 
     def state_dict(self) -> dict[str, torch.Tensor]:
@@ -188,19 +215,25 @@ class History:
             ),
             "degrees": torch.cat([none, *(part.degrees.cpu() for part in parts)]),
             "rows": torch.cat([torch.empty(0, self.width), *(part.rows.cpu() for part in parts)]),
+            "gradients": torch.cat(
+                [self._gradients[:0].cpu(), *(part.gradients.cpu() for part in parts)]
+            ),
         }
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """OptionError where it is one of other candidates, or of another width."""
         count = len(state.get("nodes", ()))
         wanted = {"nodes": (count,), "pushed": (count,), "degrees": (count,),
-                  "rows": (count, self.width)}  # fmt: skip
+                  "rows": (count, self.width),
+                  "gradients": (count, self._gradients.shape[1])}  # fmt: skip
         for name, shape in wanted.items():
             found = tuple(state[name].shape) if name in state else "nothing"
             if found != shape:
                 raise OptionError(f"saved embeddings: {name} has {found}, and should have {shape}")
         nodes, pushed = state["nodes"].numpy(), state["pushed"].numpy()
-        self.restore([Embeddings(nodes, pushed, state["degrees"], state["rows"])])
+        self.restore(
+            [Embeddings(nodes, pushed, state["degrees"], state["rows"], state["gradients"])]
+        )
 
 
 @dataclass
@@ -230,8 +263,26 @@ class BatchHistory:
         pulled = self.history.pull(self.reuse, x)
         self.history.push(self.reuse, x, None if degrees is None else degrees())
         self.exchanged = True
+        if self.history.late and x.requires_grad:
+            joined: torch.Tensor = _Joined.apply(x, pulled, self)  # type: ignore[no-untyped-call]
+            return joined
         return torch.cat([x, pulled]) if len(pulled) else x
 
     def degrees(self, own: torch.Tensor) -> torch.Tensor:
         """In-degrees of the first nodes, and of pulled nodes after them."""
         return torch.cat([own, self.history.pull_degrees(self.reuse, own)])
+
+
+class _Joined(torch.autograd.Function):
+    """A batch's own rows with pulled ones behind them, whose gradients come late."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, pulled: torch.Tensor, of: BatchHistory) -> torch.Tensor:
+        ctx.of, ctx.own = of, len(x)
+        return torch.cat([x, pulled])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (gradient,) = gradients
+        own, pulled = gradient[: ctx.own], gradient[ctx.own :]
+        return ctx.of.history.settle(ctx.of.reuse, own, pulled), None, None

@@ -41,10 +41,11 @@ class HistoryPart:
 
     @staticmethod
     def node_bytes(context: Context) -> int:
-        """An embedding, and the in-degree it was made with."""
+        """An embedding, the gradient that it is owed, and the in-degree it was made with."""
         assert context.history is not None
         options = context.history.options
-        return 0 if options.place == "device" else 4 * options.width + 4
+        rows = 2 if options.gradients == "late" else 1
+        return 0 if options.place == "device" else rows * 4 * options.width + 4
 
     @classmethod
     def bytes(cls, context: Context, nodes: int) -> int:

@@ -49,6 +49,9 @@ class HistoryOptions:
     """Who is a candidate: those whose embeddings save most, by a profile; or by out-edges."""
     place: Literal["host", "device"] = "host"
     """Where embeddings are kept; device: that of batches."""
+    gradients: Literal["late", "none"] = "late"
+    """What becomes of the gradient of a row that is pulled. late: it is kept, and joins that of the
+    next push of its node; that takes as much memory as embeddings. none (the paper): it is lost."""
 
     def __post_init__(self) -> None:
         for name in ("width", "staleness"):

@@ -27,7 +27,7 @@ from outcrop.store.format import ArrayEntry
 
 _NAME = "embeddings-{}.npy"
 """By a number that no file there has yet: the last checkpoint's stays until the next is there."""
-# Before an embedding: its node, its iteration, and the in-degree it was made with.
+# Before an embedding and its gradient: its node, its iteration, the in-degree it was made with.
 _LEADING = np.dtype([("node", "<i8"), ("pushed", "<i4"), ("degree", "<f4")])
 
 
@@ -35,13 +35,14 @@ def save_embeddings(disk: Disk, directory: Path, history: History) -> dict[str, 
     """-> what the checkpoint has to say of the file, in JSON's values."""
     names = (_NAME.format(number) for number in count())
     name = next(name for name in names if not (directory / name).exists())
-    dtype = _row(history.width)
+    dtype = _row(history)
     with ArrayWriter(disk, directory, name, np.dtype(np.uint8), (dtype.itemsize,),
                      rows=history.stored) as writer:  # fmt: skip
         for some in history.embeddings():
             rows = np.empty(len(some.nodes), dtype)
             rows["node"], rows["pushed"] = some.nodes, some.pushed
             rows["degree"], rows["row"] = some.degrees.cpu().numpy(), some.rows.cpu().numpy()
+            rows["gradient"] = some.gradients.cpu().numpy()
             writer.append(rows.view(np.uint8).reshape(len(rows), -1))
         return {"width": history.width, "array": writer.close().to_json()}
 
@@ -52,7 +53,7 @@ def load_embeddings(disk: Disk, directory: Path, said: Any, history: History, wh
         found = said.get("width") if isinstance(said, dict) else said
         raise StoreError(f"{where}: has embeddings of width {found}, not {history.width}")
     entry = parse(ArrayEntry, said.get("array"), where, error=StoreError)
-    dtype = _row(history.width)
+    dtype = _row(history)
     if Path(entry.file).name != entry.file or entry.shape[1:] != (dtype.itemsize,):
         raise StoreError(f"{where}: its embeddings are not in a file of such rows")
     path = directory / entry.file
@@ -75,8 +76,11 @@ def remove_others(directory: Path, said: Any) -> None:
                 path.unlink()
 
 
-def _row(width: int) -> np.dtype[Any]:
-    return np.dtype([*_LEADING.descr, ("row", "<f4", (width,))])
+def _row(history: History) -> np.dtype[Any]:
+    gradient = history.width if history.late else 0
+    return np.dtype(
+        [*_LEADING.descr, ("row", "<f4", (history.width,)), ("gradient", "<f4", (gradient,))]
+    )
 
 
 def _read(checks: ArrayChecks, disk: Disk, dtype: np.dtype[Any]) -> Iterator[Embeddings]:
@@ -91,4 +95,5 @@ def _read(checks: ArrayChecks, disk: Disk, dtype: np.dtype[Any]) -> Iterator[Emb
             rows["pushed"].copy(),
             torch.from_numpy(rows["degree"].copy()),
             torch.from_numpy(rows["row"].copy()),
+            torch.from_numpy(rows["gradient"].copy()),
         )

@@ -135,7 +135,8 @@ def _epoch(loader: Any, job: Job, epoch: int) -> Generator[Any, None, None]:
 
 
 class _Exchange:
-    """What a model does with embeddings, and nothing else of it: they are pushed and pulled."""
+    """What a model does with embeddings, and nothing else of it: they are pushed and pulled, and
+    gradients come back."""
 
     def __init__(self, width: int) -> None:
         import torch
@@ -148,7 +149,8 @@ class _Exchange:
         rows = sum(batch.num_sampled_nodes[:2])
         if len(self._x) < rows:
             self._x = self._x.new_zeros(rows, self._x.shape[1])
-        batch.history.exchange(self._x[:rows])
+        x = batch.history.exchange(self._x[:rows].requires_grad_())
+        x.backward(x.new_zeros(x.shape))
 
 
 class _WholeRun:
