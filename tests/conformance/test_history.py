@@ -607,6 +607,16 @@ def test_completion_order_has_no_history(store: GraphStore) -> None:
         opened(store, "gnndrive:order=completion")
 
 
+@pytest.mark.parametrize("strategy", ["diskgnn", "gnndrive:order=completion"])
+def test_a_history_that_cannot_be_is_refused_before_an_epoch_is_profiled(
+    store: GraphStore, strategy: str
+) -> None:
+    before = sorted(store.derived.folder.iterdir())
+    with pytest.raises(OptionError, match="history"):
+        opened(store, strategy, epochs=2, history=f"{WIDTH}:staleness=77")
+    assert sorted(store.derived.folder.iterdir()) == before
+
+
 def test_samplings_that_share_no_embeddings_have_no_history(store: GraphStore) -> None:
     for strategy in ("memory", "outre"):
         for history in (WIDTH, f"{WIDTH}:metric=degree"):

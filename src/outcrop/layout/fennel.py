@@ -1,9 +1,10 @@
 """Fennel: a store -> the part of each of its nodes, with few edges between parts, out of core.
 
 Nodes are streamed in the order of ids with their in-neighbours, and each goes to the part that has
-the most of them, less what speaks for balance (cpp/layout/fennel.h). In two levels: the nodes are
-divided into about the square root of the parts, and each of those into parts, by streams over the
-whole topology that serve all of them at once. In memory are 4 bytes per node and what is read.
+the most of them, less what speaks for balance (cpp/layout/fennel.h). At one level, or at two: the
+nodes are divided into about the square root of the parts, and each of those into parts, by streams
+over the whole topology that serve all of them at once. In memory are 4 bytes per node and what is
+read.
 """
 
 from __future__ import annotations

@@ -108,6 +108,13 @@ class Wanted:
 
     def context(self, options: object) -> Context:
         """The facts, for a strategy with these options."""
+        context = self.known(options)
+        if self._wants_savings(options):
+            context = replace(context, savings=self._savings(context))
+        return context
+
+    def known(self, options: object) -> Context:
+        """The same as far as nothing has to be made for it."""
         history = self._history_facts()
         samples, batch = self._samples(options), self.sampled
         if samples is not None:
@@ -129,8 +136,6 @@ class Wanted:
             check_bytes=self.store.check_bytes,
             history=history,
         )
-        if self._wants_savings(options):
-            context = replace(context, savings=self._savings(context))
         return with_tiers(context)
 
     def _samples(self, options: object) -> ImportedSamples | None:
@@ -169,6 +174,8 @@ class Settled:
 
 def settle(wanted: Wanted, strategy: Strategy) -> Settled:
     """BudgetError where the memory is too little, with the least that would do."""
+    if wanted.history is not None and not strategy.splits:
+        strategy.plan(wanted.known(strategy.options))  # refuses it before an epoch is profiled
     context = wanted.context(strategy.options)
 
     def demands(total: int) -> list[Demand]:
