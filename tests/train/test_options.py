@@ -53,6 +53,9 @@ from outcrop.train.options import TrainOptions, read_config
         ({"lr": 0.1, "lr_min": 0.2}, "lr_min must be at most lr .got 0.2 and 0.1"),
         ({"schedule": "plateau", "evaluate": "none"}, "plateau needs evaluations"),
         ({"lr_factor": 1.5}, "lr_factor must be a number from 0 to 1"),
+        ({"batching": "parts"}, r"batching is random or partition .got 'parts'"),
+        ({"batching": "partition:part=3"}, "batching: no option 'part'; it has parts, macro, seed"),
+        ({"history": "stale=3"}, "history: no option 'stale'; it has"),
         ({"clip": -1}, "clip must be a number of at least 0"),
     ],
 )

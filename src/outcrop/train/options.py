@@ -47,13 +47,6 @@ def _plain_mapping(value: Any) -> dict[str, Any]:
         raise ValueError from None
 
 
-def _batching(given: Any) -> str:
-    if given == "auto":
-        return "auto"
-    batching_named(given if isinstance(given, str) else "")
-    return str(given)
-
-
 def _class_weights(given: Any) -> str | tuple[float, ...]:
     """Names and lists, and text as the command line has it: "1,2.5"."""
     if given in ("none", "balanced"):
@@ -127,7 +120,7 @@ class TrainOptions:
     seed: Annotated[int, Between(0, (1 << 64) - 1)] = option(
         0, "Seed of weights, batches and dropout.", "Sampling"
     )
-    batching: Annotated[str, Made(_batching, "random or partition, with options")] = option(
+    batching: str = option(
         "auto",
         "Seeds of a batch: random, or partition (neighbours).",
         "Sampling",
@@ -220,6 +213,7 @@ class TrainOptions:
         as_outre = self.strategy.partition(":")[0] == "outre"
         if self.batching == "auto":
             object.__setattr__(self, "batching", PARTITION if as_outre else RANDOM)
+        batching_named(self.batching)
         if self.history == "auto":
             object.__setattr__(self, "history", "staleness=100" if as_outre else "none")
         if self.history != "none":
