@@ -80,6 +80,8 @@ _PLAIN = {
     "community-dense": Graph(
         400_000, 6_000_000, 128, 0.15, memory="460MB", cage="1GB", epochs=3, communities=True
     ),
+    # Rows of a page each, and larger than embeddings: as those of IGB.
+    "community-wide": Graph(400_000, 6_000_000, 1024, 0.15, epochs=2, communities=True),
     "community-100k": Graph(100_000, 1_500_000, 64, 0.1, memory="250MB", communities=True),
 }
 GRAPHS = {
