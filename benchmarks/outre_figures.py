@@ -32,8 +32,6 @@ _ORDERED = ("community-2000k", "quick-2000k-128")
 _HISTORY = "width=256:staleness=100"
 _OUTRE, _GINEX = f"outre, {_HISTORY}", f"ginex, {_CHANCE}"
 _TARGET_SPEEDUP, _TARGET_BYTES = 1.25, 0.05
-# Messages of gat, their gradients and torch's own, beside the data path.
-_TRAINING_CAGE = "12GB"
 _AUTOMATIC = "automatic"
 
 
@@ -95,7 +93,6 @@ def with_outre(base: Run, history: str = "") -> Run:
 
 def trained(base: Run, _: list[str]) -> Rows:
     """Models of two and three layers, a hop for each."""
-    base = replace(base, cage=base.cage or _TRAINING_CAGE)
     runs = []
     for model, hops in product(("sage", "gat", "gcn"), (2, 3)):
         run = replace(base, model=model, hops=hops)
@@ -278,7 +275,7 @@ FIGURES = {
         "GAT 288.8, 245.1, 180.2 and 654.6, 344.2, 226.7 s; GCN 277.0, 231.7, 174.3 and 611.9, "
         "357.2, 202.2 s (compute on a GPU; here on the CPU)",
         trained, (BATCH, LATER, *map(stage, _STAGES), LATER_ROWS, PULLED), by_model,
-        graph="community-2000k-10", epochs=3,
+        graph="community-standard-10", epochs=2,
     ),
     "alpha": Figure(
         "The share of embeddings",
