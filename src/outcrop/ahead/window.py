@@ -724,11 +724,11 @@ class _WindowRun(AheadRun):
         windows, supply, meter, stop = self._windows, self._supply, self._meter, self._stop
         assert isinstance(windows.topology, CachedTopology)
         assert isinstance(windows.rows, PlannedRows)
-        lists, rows = windows.topology.lists, windows.rows
+        topology, rows = windows.topology, windows.rows
         alone, cut = supply.at_the_first, supply.find(t)
-        if not lists.loaded and (cut is None or supply.ends_with(cut)):
+        if not topology.lists.loaded and (cut is None or supply.ends_with(cut)):
             with meter.span("switch"):
-                lists.reload(rows.shared_memory)
+                topology.load(rows.shared_memory)
         if cut is None:
             cut = supply.sample(meter, stop)
             assert cut is not None, "the line ends before this batch"
@@ -737,7 +737,7 @@ class _WindowRun(AheadRun):
             if not alone and supply.ends_with(cut):
                 supply.sample(meter, stop)
             planning.result()
-        lists.unload()
+        topology.unload()
         return cut
 
     def _switch(self, cut: _Cut) -> None:

@@ -80,7 +80,7 @@ def plan(context: Context, slots: PlannedSlots = _SLOTS) -> Plan:
     if isinstance(topology, CachedLists) and not _hands_over(context):
         share = context.options.neighbors if rows is not None else 1.0
         topology = topology.within(context, int(room * share))
-        room -= topology.bytes
+        room -= topology.kept_bytes(context)
     if rows is not None:
         rows = replace(rows, bytes=_cache_bytes(context, rows, room))
         if isinstance(topology, CachedLists) and _hands_over(context):
@@ -112,7 +112,7 @@ def _topology(context: Context) -> TopologyPart:
     if name == "memory":
         return Resident()
     if name == "partition":
-        return PartitionLists.of(context, context.room(row_shape(context, staged=True)))
+        return PartitionLists.of(context)
     return Paged() if name == "mmap" else CachedLists(0, context.options.metric)
 
 

@@ -9,19 +9,17 @@ is in neither is read.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outcrop import _core
-from outcrop.disk import aligned_empty
+from outcrop.disk import PAGE_BYTES, aligned_empty
 from outcrop.errors import OptionError
-from outcrop.layout.neighbors import Metric, Scores, per_entry
+from outcrop.layout.neighbors import Bytes, Metric, Scores, per_entry, whole_bytes
 from outcrop.layout.partitions import PartitionOptions, Partitions, open_partitions
-from outcrop.memory.charges import Charge
 from outcrop.memory.context import Context
 from outcrop.progress import Progress
 from outcrop.sample.batching import Macro, PartitionBatching, SeedGroups
@@ -32,9 +30,12 @@ from outcrop.store.store import GraphStore
 from outcrop.topology.lists import NeighborCache
 from outcrop.topology.parts import CachedLists, CachedTopology, Opening
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 # Macro batches differ in size: what the mean takes, and so much more.
 _MARGIN = 1.25
-# While lists are attached, their nodes and offsets are in memory as well.
+# While lists are attached, their nodes and offsets are in memory as well, beside them and as read.
 _ATTACHING_BYTES = 3 * 8
 
 
@@ -49,17 +50,25 @@ class PartitionLists(CachedLists):
     name: ClassVar[str] = "partition"
 
     @classmethod
-    def of(cls, context: Context, room: int) -> PartitionLists:
-        """Without cached lists yet; OptionError where batches are not of partitions. `room`: what
-        both may have; a macro batch has half of it at most."""
+    def of(cls, context: Context) -> PartitionLists:
+        """Without lists yet; OptionError where batches are not of partitions."""
         groups = context.seeds.groups
         if groups is None or groups.batching is None:
             raise OptionError("topology=partition is for batching='partition'")
-        mean = _macro_bytes(context, groups.batching)
-        return cls(0, macro_bytes=min(int(mean * _MARGIN), room // 2), seeds=context.seeds)
+        return cls(0, seeds=context.seeds)
 
-    def charges(self, context: Context) -> Sequence[Charge]:
-        return [*super().charges(context), Charge("lists of a macro batch", self.macro_bytes)]
+    def within(self, context: Context, room: int) -> Self:
+        """A macro batch has half of it at most; nothing where all lists are in memory anyway."""
+        assert self.seeds is not None and self.seeds.groups is not None
+        batching, macro = self.seeds.groups.batching, 0
+        assert batching is not None
+        if room < whole_bytes(context.graph):
+            macro = min(int(_macro_bytes(context, batching) * _MARGIN), room // 2)
+            macro = macro // PAGE_BYTES * PAGE_BYTES
+        return replace(super().within(context, room - macro), macro_bytes=macro)
+
+    def kept_bytes(self, _: Context) -> int:
+        return self.bytes + self.macro_bytes
 
     def open(self, on: Opening) -> PartitionTopology:
         assert self.seeds is not None and self.seeds.groups is not None
@@ -71,7 +80,7 @@ class PartitionLists(CachedLists):
             )
             try:
                 topology = PartitionTopology(on, lists, self, partitions)
-                lists.reload(on.memory if self.region is not None else None)
+                topology.load(on.memory if self.region is not None else None)
                 return topology
             except BaseException:
                 lists.close()
@@ -125,6 +134,19 @@ class PartitionTopology(CachedTopology):
         self._region: NDArray[np.uint8] | None = None
         self._recent: list[tuple[int, int]] = []
 
+    def load(self, memory: Bytes | None = None) -> None:
+        """Lists of macro batches come at the beginning of it, when they are sampled."""
+        region = aligned_empty(self._room) if memory is None else memory[: self._room]
+        super().load(None if memory is None else memory[self._room :])
+        with self._lock:
+            self._region = region if self._room else None
+
+    def unload(self) -> None:
+        super().unload()
+        with self._lock:
+            self._macro.detach()
+            self._region, self._recent = None, []
+
     def sampler(
         self, sampling: Sampling, seed: int, gate: FirstHopGate | None = None
     ) -> TaskSampler:
@@ -132,21 +154,19 @@ class PartitionTopology(CachedTopology):
 
     def prepare(self, task: Task) -> None:
         """Loads the lists of the task's macro batch, unless they are loaded, or were before the
-        ones that are: a sampler that is late reads its own."""
+        ones that are (a sampler that is late reads its own), or their memory has others' rows."""
         seeds = self._seeds
         if seeds.groups is None or task.stream != seeds.stream or task.batch >= len(seeds):
             return
         end = seeds.range_of(task.batch)[1]
         (macro,) = seeds.groups.macros(seeds.seed, seeds.stream, task.epoch, end - 1, end)
         with self._lock:
-            if (task.epoch, macro.number) not in self._recent:
-                self._load(macro)
+            if self._region is not None and (task.epoch, macro.number) not in self._recent:
+                self._load(macro, self._region)
                 self._recent = [*self._recent[-1:], (task.epoch, macro.number)]
 
-    def _load(self, macro: Macro) -> None:
+    def _load(self, macro: Macro, region: NDArray[np.uint8]) -> None:
         self._macro.detach()
-        if self._region is None:
-            self._region = aligned_empty(self._room)
         of, size = self._partitions, self._partitions.file.entry_bytes
         chosen, nodes, total = [], 0, 0
         for part in map(int, macro.parts):
@@ -156,9 +176,11 @@ class PartitionTopology(CachedTopology):
                 chosen.append(part)
                 nodes, total = nodes + more, total + entries
         table_bytes = _core.MacroLists.table_bytes(nodes)
-        table = self._region[:table_bytes]
-        entries_memory = self._region[table_bytes : table_bytes + total * size]
-        all_nodes, all_starts = np.empty(nodes, np.int64), np.zeros(nodes + 1, np.int64)
+        table, left = region[:table_bytes], region[table_bytes:]
+        words = left[: 8 * (2 * nodes + 1)].view(np.int64)
+        all_nodes, all_starts = words[:nodes], words[nodes:]
+        entries_memory = left[words.nbytes : words.nbytes + total * size]
+        all_starts[0] = 0
         at = first = 0
         for part in chosen:
             members, offsets = of.members(part), of.list_offsets(part)
@@ -171,10 +193,8 @@ class PartitionTopology(CachedTopology):
         self._macro.attach(table, all_nodes, all_starts, entries_memory)
 
     def close(self) -> None:
+        self.unload()
         super().close()
-        with self._lock:
-            self._macro.detach()
-            self._region = None
         self._partitions.close()
 
 

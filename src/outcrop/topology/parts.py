@@ -89,6 +89,14 @@ class CachedTopology(Topology):
         super().__init__(on.store, core, cpu_count(), edge_ids=on.edge_ids)
         self.lists = lists
 
+    def load(self, memory: Bytes | None = None) -> None:
+        """Loads what it keeps; into this memory, if it is one that others have meanwhile."""
+        self.lists.reload(memory)
+
+    def unload(self) -> None:
+        """Waits for samplers that read lists now, and gives the memory up."""
+        self.lists.unload()
+
     def close(self) -> None:
         super().close()
         self.lists.close()
@@ -165,7 +173,7 @@ class CachedLists(TopologyPart):
         when = Phase.AHEAD if self.region else Phase.RUN
         return [
             Charge("indptr", offsets_bytes(context.graph)),
-            Charge("neighbour cache", self.bytes, when, self.region),
+            Charge("neighbour cache", self.kept_bytes(context), when, self.region),
             Charge("choosing lists", making_bytes(context.graph), Phase.PREPARE, PREPARATION),
         ]
 
@@ -184,7 +192,7 @@ class CachedLists(TopologyPart):
         lists = NeighborCache.made(on.store, self.bytes, self.metric, on.progress)
         try:
             topology = CachedTopology(on, lists)
-            lists.reload(on.memory if self.region is not None else None)
+            topology.load(on.memory if self.region is not None else None)
             return topology
         except BaseException:
             lists.close()

@@ -17,7 +17,7 @@ from outcrop.options import options_from_text
 from outcrop.plan.plan import Plan, Strategy
 from outcrop.rows.drive import USUAL_UNIT, DriveRows
 from outcrop.rows.packed import PackedTiers
-from outcrop.rows.slots import PlannedSlots, PolicyName
+from outcrop.rows.slots import PlannedSlots
 from outcrop.strategies import diskgnn, ginex, strategy_named
 
 
@@ -25,8 +25,8 @@ from outcrop.strategies import diskgnn, ginex, strategy_named
 class GinexVariant:
     """Another cache in the same pipeline."""
 
-    policy: PolicyName = "belady"
-    """Who stays in the feature cache."""
+    policy: Literal["belady", "static", "lru"] = "belady"
+    """Who stays in the feature cache; by a profile: outre:policy=saved."""
     read_unit: int = USUAL_UNIT
     """Bytes of the smallest read of a missing row, and what it is aligned to: 4 KiB to 1 MiB."""
 
