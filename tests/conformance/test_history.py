@@ -617,6 +617,16 @@ def test_a_history_that_cannot_be_is_refused_before_an_epoch_is_profiled(
     assert sorted(store.derived.folder.iterdir()) == before
 
 
+def test_a_profile_keeps_to_the_disk_that_is_given(store: GraphStore) -> None:
+    before = sorted(store.derived.folder.iterdir())
+    with pytest.raises(BudgetError, match=r"disk=1\.0 kB is too little for the profile .* 1MB"):
+        opened(store, "memory", history=f"{WIDTH}:staleness=78", disk="1kB")
+    assert sorted(store.derived.folder.iterdir()) == before
+    opened(store, "memory", history=f"{WIDTH}:staleness=78", disk="1MB").close()
+    # What is there already is found, and not written again.
+    opened(store, "memory", history=f"{WIDTH}:staleness=78", disk="1kB").close()
+
+
 def test_samplings_that_share_no_embeddings_have_no_history(store: GraphStore) -> None:
     for strategy in ("memory", "outre"):
         for history in (WIDTH, f"{WIDTH}:metric=degree"):

@@ -216,6 +216,28 @@ def test_partitions_are_made_within_the_memory(tmp_path: Path) -> None:
         assert len(list(loader)) == len(loader)
 
 
+def test_partitions_are_made_within_the_disk(tmp_path: Path) -> None:
+    with make_store(tmp_path / "g.outcrop", random_graph(600, 6000), dim=17) as store:
+        with pytest.raises(BudgetError, match=r"12 partitions of 600 nodes .* take 1MB"):
+            make(store, "direct", disk="10kB")
+        assert not list((store.path / "derived").glob("partitions-*"))
+        # What is there already is not written again.
+        make(store, "direct").close()
+        make(store, "direct", disk="10kB").close()
+
+
+def test_siblings_are_made_of_the_same_partitions(tmp_path: Path) -> None:
+    """Of few seeds there would be fewer; none is made while batches have the memory."""
+    with make_store(tmp_path / "g.outcrop", random_graph(3000, 9000), dim=3, train=400) as store:
+        loader = make(store, "direct", batching="partition")
+        sibling = loader.sibling(np.arange(15))
+        assert len(list((store.path / "derived").glob("partitions-*"))) == 1
+        own, other = (one.state_dict()["identity"]["batching"] for one in (loader, sibling))
+        assert own == other
+        assert len(list(sibling)) == len(sibling) == 2
+        loader.close()
+
+
 def test_lists_of_macro_batches_need_macro_batches(store: GraphStore) -> None:
     with pytest.raises(OptionError, match="topology=partition is for batching"):
         make(store, "ginex:topology=partition", batching="random")

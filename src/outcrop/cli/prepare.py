@@ -76,7 +76,7 @@ def prepare(
             check_batching(batching, shuffle=shuffle)
             seeds = seed_order(
                 opened, input_nodes, batch_size=batch_size, seed=seed, shuffle=shuffle,
-                batching=batching, memory=memory, progress=progress,
+                batching=batching, memory=memory, disk=disk, progress=progress,
             )  # fmt: skip
             runner = Runner(
                 opened, sampling, seeds, strategy=strategy, memory=memory, disk=disk,

@@ -184,19 +184,33 @@ def open_partitions(
     progress: Progress = SILENT,
     *,
     memory: str | int = "2GB",
+    disk: str | int | None = None,
 ) -> Layout:
     """The layout, found or made, in so much memory, which changes nothing in it.
 
-    BudgetError where that is too little; CorruptError where the store is damaged.
+    `disk`: what it may take; None: what is free. BudgetError where either is too little;
+    CorruptError where the store is damaged.
     """
     resolved = (options or PartitionOptions()).resolved(store)
     size = parse_size(memory)
-    return store.derived.get_or_build(
-        KIND,
-        {**asdict(resolved), "version": PARTITIONS_VERSION},
-        lambda folder: write_partitions(store, folder, resolved, size, progress),
-        progress=progress,
-    )
+
+    def write(folder: Path) -> None:
+        if disk is not None:
+            _check_fits(store, resolved, parse_size(disk))
+        write_partitions(store, folder, resolved, size, progress)
+
+    inputs = {**asdict(resolved), "version": PARTITIONS_VERSION}
+    return store.derived.get_or_build(KIND, inputs, write, progress=progress)
+
+
+def _check_fits(store: GraphStore, options: PartitionOptions, disk_bytes: int) -> None:
+    assert options.parts is not None
+    needed = partitions_bytes(store.facts, options.parts)
+    if disk_bytes < needed:
+        raise BudgetError(
+            f"disk={format_size(disk_bytes)} is too little: {options.parts} partitions of "
+            f"{store.num_nodes} nodes and their lists take {size_of_at_least(needed)}"
+        )
 
 
 def write_partitions(

@@ -10,6 +10,7 @@ was made by an earlier step. So it is kept, and goes into the model when the nod
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +19,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from outcrop.errors import HistoryError, OptionError
+from outcrop.errors import BudgetError, HistoryError, OptionError
 from outcrop.memory.batches import Batch
+from outcrop.options import format_size
 from outcrop.sample.history import NEVER, HistoryOptions, HistoryTable, history_named
 from outcrop.sample.sampler import Reuse
 from outcrop.sample.seeds import Ids
@@ -93,22 +95,35 @@ class History:
         self.width = width
         self.late = late
         count = len(table.nodes)
-        # Not touched, so that memory is taken as embeddings come.
-        self._rows = torch.empty(count, width, device=device)
-        self._gradients = torch.zeros(count, width if late else 0, device=device)
-        self._degrees = torch.full((count,), torch.nan, device=device)
+        owed = width if late else 0
+        try:
+            # Not touched, so that memory is taken as embeddings come.
+            self._rows = torch.empty(count, width, device=device)
+            self._gradients = torch.zeros(count, owed, device=device)
+            self._degrees = torch.full((count,), torch.nan, device=device)
+        except torch.cuda.OutOfMemoryError:
+            raise BudgetError(
+                f"history: {count} embeddings need {format_size(4 * count * (width + owed + 1))} "
+                f"on {device}; give fewer (nodes=N), or place=host"
+            ) from None
+        self._handed: deque[BatchHistory] = deque(maxlen=_FETCHED_AHEAD)
 
     def of(self, batch: Batch) -> BatchHistory | None:
         """What a batch has of it; None: nothing is used again.
 
-        HistoryError where it counts on a batch that came long before and was not trained on.
+        HistoryError where it counts on a batch that was not trained on: one that came long before,
+        or any, once so many batches were handed out and none was exchanged.
         """
         reuse = batch.reuse
         if reuse is None:
             return None
-        old = reuse.pulled_from <= reuse.iteration - _FETCHED_AHEAD
-        self._check(reuse, old)
-        return BatchHistory(self, reuse)
+        if self._handed and self._handed[-1].reuse.iteration + 1 != reuse.iteration:
+            self._handed.clear()  # another loop
+        idle = len(self._handed) == _FETCHED_AHEAD and not any(b.exchanged for b in self._handed)
+        self._check(reuse, idle | (reuse.pulled_from <= reuse.iteration - _FETCHED_AHEAD))
+        handed = BatchHistory(self, reuse)
+        self._handed.append(handed)
+        return handed
 
     def push(self, reuse: Reuse, x: torch.Tensor, degrees: torch.Tensor | None) -> None:
         """Rows of a batch's first nodes -> embeddings. What is not finite is not kept."""

@@ -96,8 +96,14 @@ class LoaderOptions:
             drop_last=self.drop_last,
             batching=self.order,
             memory=self.memory,
+            disk=self.disk,
             progress=self.progress,
         )
+
+    def with_partitions_of(self, seeds: SeedOrder) -> LoaderOptions:
+        """Siblings have the same partitions, however many seeds they have."""
+        made = None if seeds.groups is None else seeds.groups.batching
+        return self if made is None else replace(self, batching=made)
 
     @property
     def order(self) -> Any:
@@ -133,6 +139,7 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
         check_batching(options.order, shuffle=options.shuffle)
         self.store = as_store(data)
         seeds = options.seeds(self.store)
+        options = options.with_partitions_of(seeds)
         self.runner = Runner(
             self.store,
             sampling,

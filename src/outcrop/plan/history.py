@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from outcrop.ahead.profiling import making_bytes, open_savings
+from outcrop.errors import OptionError
 from outcrop.layout.savings import Savings
 from outcrop.memory.charges import PREPARATION, Charge, Phase
 from outcrop.memory.context import Context
@@ -41,11 +42,12 @@ class HistoryPart:
 
     @staticmethod
     def node_bytes(context: Context) -> int:
-        """An embedding, the gradient that it is owed, and the in-degree it was made with."""
+        """An embedding, the gradient that it is owed, and the in-degree it was made with; on the
+        host."""
         assert context.history is not None
         options = context.history.options
         rows = 2 if options.gradients == "late" else 1
-        return 0 if options.place == "device" else rows * 4 * options.width + 4
+        return 0 if _on_device(context) else rows * 4 * options.width + 4
 
     @classmethod
     def bytes(cls, context: Context, nodes: int) -> int:
@@ -105,6 +107,12 @@ class HistoryPart:
             return savings.history_nodes(self.nodes, self.cached_rows)
 
 
+def _on_device(context: Context) -> bool:
+    """Whether embeddings have memory of their own: that of a device which is not the host."""
+    assert context.history is not None
+    return context.history.options.place == "device" and context.device != "cpu"
+
+
 def opened_savings(store: GraphStore, context: Context, progress: Progress) -> Savings:
     """The profile, which was made before."""
     layout = open_savings(store, context.sampling, context.seeds, context.staleness, progress)
@@ -125,7 +133,14 @@ def fixed_history(context: Context) -> HistoryPart | None:
     given, nodes = context.history.given, context.history.options.nodes
     if given is not None:
         return HistoryPart(len(given))
-    return None if nodes is None else HistoryPart(min(nodes, most_candidates(context)))
+    if nodes is not None:
+        return HistoryPart(min(nodes, most_candidates(context)))
+    if _on_device(context):
+        raise OptionError(
+            "history: place=device needs a number, nodes=N: memory= is the host's, and does not "
+            f"say how much {context.device} may have"
+        )
+    return None
 
 
 def with_history(context: Context) -> Context:

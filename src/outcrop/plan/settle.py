@@ -13,7 +13,8 @@ from functools import cached_property
 from outcrop.ahead.profiling import making_bytes, open_savings
 from outcrop.errors import BudgetError
 from outcrop.layout.samples import ImportedSamples, find_samples
-from outcrop.layout.savings import SavingsFacts, read_facts
+from outcrop.layout.savings import KIND as SAVINGS
+from outcrop.layout.savings import SavingsFacts, read_facts, savings_inputs
 from outcrop.memory.budget import Budget, Demand
 from outcrop.memory.charges import Phase, total
 from outcrop.memory.context import BatchSizes, Context, DiskFacts, HistoryFacts
@@ -78,7 +79,7 @@ class Wanted:
     def _savings(self, context: Context) -> SavingsFacts:
         """Found, or made: that is an epoch of sampling, once for all strategies.
 
-        BudgetError where even making it takes more memory than there is.
+        BudgetError where even making it takes more memory than there is, or more disk.
         """
         if self._found_savings is None:
             needed = making_bytes(context) + total(context.common, Phase.PREPARE)
@@ -89,6 +90,9 @@ class Wanted:
                     "(history=...:nodes=N:metric=degree needs none)"
                 )
             store, seeds, staleness = self.store, self.seeds, context.staleness
+            inputs = savings_inputs(self.sampling, seeds, staleness)
+            if not store.derived.path(SAVINGS, inputs).exists():
+                _check_trace_fits(context)
             with open_savings(store, self.sampling, seeds, staleness, self.progress) as layout:
                 found = read_facts(layout.path)
             object.__setattr__(self, "_found_savings", found)
@@ -141,6 +145,17 @@ class Wanted:
     def _samples(self, options: object) -> ImportedSamples | None:
         name = getattr(options, "samples", None)
         return None if name is None else find_samples(self.store, name)
+
+
+def _check_trace_fits(context: Context) -> None:
+    """BudgetError where the trace of an epoch, which a profile goes through, is too large."""
+    given, needed = context.disk.given_bytes, len(context.seeds) * context.record_bytes()
+    if given is not None and given < needed:
+        raise BudgetError(
+            f"disk={format_size(given)} is too little for the profile of an epoch; the smallest "
+            f"that would do is {size_of_at_least(needed)} (history=...:nodes=N:metric=degree needs "
+            "none)"
+        )
 
 
 @dataclass(frozen=True)

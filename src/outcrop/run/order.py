@@ -30,11 +30,12 @@ def seed_order(
     drop_last: bool = False,
     batching: Any = RANDOM,
     memory: str | int = "2GB",
+    disk: str | int | None = None,
     progress: Progress = SILENT,
 ) -> SeedOrder:
-    """`stream`: None: as the nodes say. `batching`: a name, or the partition of each node.
+    """`stream`: None: as the nodes say. `batching`: a name, options, or the partition of each node.
 
-    `memory`: what making partitions may use.
+    `memory`, `disk`: what making partitions may use.
     """
     nodes, usual = seed_nodes(store, input_nodes)
     order = SeedOrder(
@@ -47,10 +48,11 @@ def seed_order(
     )
     if not shuffle:
         return order
-    if not isinstance(batching, str):
-        order.groups = _given_groups(store, order, batching)
-    elif (wanted := batching_named(batching)) is not None:
-        order.groups = _made_groups(store, order, wanted, memory, progress)
+    wanted = batching_named(batching) if isinstance(batching, str) else batching
+    if isinstance(wanted, PartitionBatching):
+        order.groups = _made_groups(store, order, wanted, memory, disk, progress)
+    elif wanted is not None:
+        order.groups = _given_groups(store, order, wanted)
     return order
 
 
@@ -67,11 +69,12 @@ def _made_groups(
     seeds: SeedOrder,
     wanted: PartitionBatching,
     memory: str | int,
+    disk: str | int | None,
     progress: Progress,
 ) -> SeedGroups:
     parts = wanted.parts or default_parts(store.num_nodes, len(seeds.nodes), seeds.batch_size)
     options = PartitionOptions(parts=parts, seed=wanted.seed)
-    layout = open_partitions(store, options, progress, memory=memory)
+    layout = open_partitions(store, options, progress, memory=memory, disk=disk)
     with Partitions(store.disk, layout) as partitions:
         groups = SeedGroups.of(
             len(seeds.nodes),
