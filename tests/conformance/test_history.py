@@ -500,8 +500,14 @@ def test_embeddings_of_others_are_refused(store: GraphStore) -> None:
     state = loader.history.state_dict()
     for history, told in (
         (f"width={WIDTH + 1}:staleness=6:nodes=200:metric=degree", r"rows has .* should have"),
-        ((f"width={WIDTH}:staleness=6", [3, 5]), "of other nodes than this loader's"),
-        ((f"width={WIDTH}:staleness=6", []), "of other nodes than this loader's"),
+        (
+            (f"width={WIDTH}:staleness=6", [3, 5]),
+            r'other candidates .* history=\(width, state\["candidates"\]\)',
+        ),
+        (
+            (f"width={WIDTH}:staleness=6", []),
+            r'other candidates .* history=\(width, state\["candidates"\]\)',
+        ),
     ):
         other = opened(store, history=history)
         assert other.history is not None
@@ -514,6 +520,39 @@ def test_embeddings_of_others_are_refused(store: GraphStore) -> None:
             )
     with pytest.raises(OptionError, match="saved embeddings: rows has"):
         loader.history.load_state_dict({**state, "rows": state["rows"][:-1]})
+
+
+def test_a_run_goes_on_in_another_memory_with_its_candidates(store: GraphStore) -> None:
+    """Memory and a profile would choose others."""
+    history = f"{WIDTH}:staleness=6:share=0.0001"
+
+    def make(memory: str) -> NeighborLoader:
+        return opened(store, "outre", history=history, memory=memory)
+
+    memory = "40MB"
+    whole, parts = Trained(store, 2), Trained(store, 2)
+    playing = Script(make(memory), whole)
+    playing.epoch()
+    playing.epoch()
+    first = Script(make(memory), parts)
+    first.epoch()
+    first.leave(7, True)
+    assert first._saved is not None
+    position, state = first._saved
+    other = make("1GB")
+    assert other.history is not None
+    assert 0 < len(state["candidates"]) < len(other.history.table.nodes)
+    with pytest.raises(OptionError, match="of other batches: history was"):
+        other.load_state_dict(position)
+    with pytest.raises(OptionError, match=r'history=\(width, state\["candidates"\]\)'):
+        other.history.load_state_dict(state)
+    second = opened(store, "ginex", history=(history, state["candidates"]))
+    second.load_state_dict(position)
+    assert second.history is not None
+    second.history.load_state_dict(state)
+    Script(second, parts).epoch()
+    assert (parts.seen, parts.weights()) == (whole.seen, whole.weights())
+    assert any(reuse[1] for reuse in parts.seen[1::2] if isinstance(reuse, tuple))
 
 
 @pytest.mark.parametrize("strategy", ["memory", "direct", "ginex", "outre", "agnes"])

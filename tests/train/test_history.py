@@ -4,6 +4,7 @@ a run which was ended goes on with them."""
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
 import time
 from collections import deque
@@ -708,6 +709,9 @@ def resumed(store: GraphStore, folder: Path, **more: Any) -> Any:
     return fit(store, TrainOptions(**options))
 
 
+KINDS = ["embeddings", "candidates"]
+
+
 def files(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()} - {".lock"}
 
@@ -752,8 +756,9 @@ def test_an_interrupted_run_resumes_bit_by_bit(
     assert weights_hash(result.model) == weights_hash(expected.model)
     for one, other in zip(result.history, expected.history, strict=True):
         assert (one.loss, one.val, one.test) == (other.loss, other.val, other.test)
+    name = embeddings_of(tmp_path).name
     assert files(tmp_path) == {
-        "last.safetensors", "best.safetensors", embeddings_of(tmp_path).name
+        "last.safetensors", "best.safetensors", name, name.replace("embeddings", "candidates")
     }  # fmt: skip
 
 
@@ -766,6 +771,28 @@ def test_an_interrupted_run_of_gcn_resumes_bit_by_bit(whole: GraphStore, tmp_pat
         fit(whole, kept, reporter=StopAt(6))
     result = fit(whole, TrainOptions.from_dict({**kept.as_dict(), "resume": True}))
     assert weights_hash(result.model) == weights_hash(wanted.model)
+
+
+def test_a_run_resumes_with_its_candidates_in_another_memory(
+    whole: GraphStore, tmp_path: Path
+) -> None:
+    """Though memory and profile would choose others, and the profile is gone."""
+    options = {**REUSING, "strategy": "outre", "history": "staleness=5:share=0.002",
+               "epochs": 2, "memory": "30MB"}  # fmt: skip
+    wanted = fit(whole, TrainOptions(**options))
+    chosen = wanted.record.plan["embeddings"]
+    kept = {**options, "checkpoint_dir": str(tmp_path), "checkpoint_every": 1}
+    with pytest.raises(KeyboardInterrupt):
+        fit(whole, TrainOptions(**kept), reporter=StopAt(11))
+    for profile in whole.derived.folder.glob("savings-*"):
+        shutil.rmtree(profile)
+    more = {"memory": "200MB", "strategy": "ginex"}
+    result = fit(whole, TrainOptions(**{**kept, **more, "batching": "partition", "resume": True}))
+    assert weights_hash(result.model) == weights_hash(wanted.model)
+    assert result.record.plan["embeddings"] == chosen
+    assert not list(whole.derived.folder.glob("savings-*"))
+    free = fit(whole, TrainOptions(**{**options, "memory": "200MB"}))
+    assert 0 < chosen < free.record.plan["embeddings"]
 
 
 def interrupted(store: GraphStore, folder: Path, stop: int = 6) -> None:
@@ -787,27 +814,31 @@ def test_what_a_kill_left_goes_with_the_next_save(
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(loop, "save_checkpoint", killed)
         resumed(whole, tmp_path, checkpoint_every=1)
-    assert before.exists() and len(list(tmp_path.glob("embeddings-*"))) == 2
-    (tmp_path / "embeddings-77.npy").write_bytes(b"of a run before")
+    assert before.exists()
+    assert [len(list(tmp_path.glob(f"{kind}-*"))) for kind in KINDS] == [2, 2]
+    for kind in KINDS:
+        (tmp_path / f"{kind}-77.npy").write_bytes(b"of a run before")
     result = resumed(whole, tmp_path)
     assert weights_hash(result.model) == weights_hash(expected.model)
-    assert len(list(tmp_path.glob("embeddings-*"))) == 1
+    assert [len(list(tmp_path.glob(f"{kind}-*"))) for kind in KINDS] == [1, 1]
 
 
-def test_embeddings_that_are_gone_are_missed(whole: GraphStore, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_embeddings_that_are_gone_are_missed(whole: GraphStore, tmp_path: Path, kind: str) -> None:
     interrupted(whole, tmp_path)
-    file = embeddings_of(tmp_path)
+    (file,) = tmp_path.glob(f"{kind}-*")
     file.unlink()
     with pytest.raises((StoreError, CorruptError), match=file.name):
         resumed(whole, tmp_path)
 
 
 @pytest.mark.parametrize("where", ["begin", "middle", "end"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_embeddings_that_are_damaged_are_noticed(
-    whole: GraphStore, tmp_path: Path, where: str
+    whole: GraphStore, tmp_path: Path, where: str, kind: str
 ) -> None:
     interrupted(whole, tmp_path)
-    file = embeddings_of(tmp_path)
+    (file,) = tmp_path.glob(f"{kind}-*")
     size = file.stat().st_size
     at = {"begin": 0, "middle": size // 2, "end": size - 1}[where]
     overwrite(file, at, bytes([file.read_bytes()[at] ^ 1]))
@@ -816,9 +847,12 @@ def test_embeddings_that_are_damaged_are_noticed(
 
 
 @pytest.mark.parametrize("left", [0, 100, -8])
-def test_embeddings_that_were_cut_are_noticed(whole: GraphStore, tmp_path: Path, left: int) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_embeddings_that_were_cut_are_noticed(
+    whole: GraphStore, tmp_path: Path, left: int, kind: str
+) -> None:
     interrupted(whole, tmp_path)
-    file = embeddings_of(tmp_path)
+    (file,) = tmp_path.glob(f"{kind}-*")
     file.write_bytes(file.read_bytes()[:left])
     with pytest.raises((StoreError, CorruptError, ReadError), match=file.name):
         resumed(whole, tmp_path)
@@ -830,17 +864,31 @@ def test_a_checkpoint_whose_embeddings_are_not_said_of_is_refused(
     interrupted(whole, tmp_path)
     last = tmp_path / "last.safetensors"
     checkpoint = load_checkpoint(last)
+    good = checkpoint.facts["embeddings"]
     for said in (
         None,
         {},
         {"width": 16},
-        {"width": 15, "array": checkpoint.facts["embeddings"]["array"]},
-        {"width": 16, "array": {**checkpoint.facts["embeddings"]["array"], "file": "../x.npy"}},
+        {name: good[name] for name in ("width", "array")},
+        {**good, "width": 15},
+        {**good, "candidates": good["array"]},
+        {**good, "array": {**good["array"], "file": "../x.npy"}},
     ):
         checkpoint.facts["embeddings"] = said
         save_checkpoint(last, checkpoint)
         with pytest.raises(StoreError, match=r"last\.safetensors"):
             resumed(whole, tmp_path)
+
+
+def test_candidates_of_a_larger_graph_are_refused(whole: GraphStore, tmp_path: Path) -> None:
+    interrupted(whole, tmp_path)
+    small = SynthOptions(nodes=300, edges=2400, dim=16, classes=4, train_fraction=0.13)
+    synthesise(tmp_path / "small.outcrop", small, memory=100_000_000)
+    with (
+        GraphStore(tmp_path / "small.outcrop") as other,
+        pytest.raises(StoreError, match=r"has embeddings of nodes \d+ to \d+, and there are 300"),
+    ):
+        resumed(other, tmp_path)
 
 
 def test_a_run_with_another_history_is_not_resumed(whole: GraphStore, tmp_path: Path) -> None:

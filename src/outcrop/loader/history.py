@@ -218,10 +218,14 @@ class History:
             self.table.stored[slots] = some.pushed
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Copies of what is there: keep them with the loader's position."""
+        """Copies of what is there, and the candidates: keep them with the loader's position.
+
+        A loader of the same candidates takes them up: history=(256, state["candidates"]).
+        """
         parts = list(self.embeddings())
         none = torch.empty(0)
         return {
+            "candidates": torch.from_numpy(self.table.nodes.copy()),
             "nodes": torch.from_numpy(
                 np.concatenate([np.empty(0, np.int64), *(p.nodes for p in parts)])
             ),
@@ -237,14 +241,19 @@ class History:
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """OptionError where it is one of other candidates, or of another width."""
-        count = len(state.get("nodes", ()))
-        wanted = {"nodes": (count,), "pushed": (count,), "degrees": (count,),
+        count, of = (len(state.get(name, ())) for name in ("nodes", "candidates"))
+        wanted = {"candidates": (of,), "nodes": (count,), "pushed": (count,), "degrees": (count,),
                   "rows": (count, self.width),
                   "gradients": (count, self._gradients.shape[1])}  # fmt: skip
         for name, shape in wanted.items():
             found = tuple(state[name].shape) if name in state else "nothing"
             if found != shape:
                 raise OptionError(f"saved embeddings: {name} has {found}, and should have {shape}")
+        if not np.array_equal(state["candidates"].numpy(), self.table.nodes):
+            raise OptionError(
+                "saved embeddings are of other candidates than this loader's: make it with "
+                'history=(width, state["candidates"])'
+            )
         nodes, pushed = state["nodes"].numpy(), state["pushed"].numpy()
         self.restore(
             [Embeddings(nodes, pushed, state["degrees"], state["rows"], state["gradients"])]

@@ -33,7 +33,12 @@ from outcrop.train.checkpoint import (
     save_checkpoint,
     take_checkpoint,
 )
-from outcrop.train.embeddings import load_embeddings, remove_others, save_embeddings
+from outcrop.train.embeddings import (
+    load_candidates,
+    load_embeddings,
+    remove_others,
+    save_embeddings,
+)
 from outcrop.train.evaluate import Scores, evaluate_full, evaluate_sampled
 from outcrop.train.facts import RunFacts, RunProgress, saved_options
 from outcrop.train.finite import check_rows
@@ -126,7 +131,8 @@ class _Run:
         lent = 0
         if options.evaluate == "full":
             lent = least_memory(store, layered_alone(self.model))
-        history = history_of(options, self.model)
+        self.before = self._last_checkpoint() if options.resume else None
+        history = self._history()
         self.loader = make_loader(store, options, self.device, reporter.progress, lent, history)
         monitor.add(self.loader.runner.queue_lengths, prefix="queue_")
         gpu = _gpu_meter(self.device)
@@ -166,25 +172,35 @@ class _Run:
         }
         return take_checkpoint(self.model, self.optimizer, facts)
 
-    def _resume(self) -> None:
+    def _last_checkpoint(self) -> Checkpoint | None:
+        """What the run goes on from; OptionError where that is one of other options."""
         assert self._directory is not None
         path = self._directory / LAST
         if not path.exists():  # killed before its first checkpoint, or a mistyped directory
             self.reporter.progress.note(
                 f"{self._directory} has no checkpoint: training starts from the beginning"
             )
-            return
+            return None
         checkpoint = load_checkpoint(path)
-        facts = RunFacts.of(checkpoint)
-        saved = self.targets.settled(saved_options(facts, checkpoint.name))
+        saved = self.targets.settled(saved_options(RunFacts.of(checkpoint), checkpoint.name))
         self.targets.settled(self.options).check_resumes(saved, str(path))
+        return checkpoint
+
+    def _history(self) -> Any:
+        """As a loader has it: of the nodes that the checkpoint has, if there is one."""
+        history = history_of(self.options, self.model)
+        if history is None or self.before is None:
+            return history
+        assert self._directory is not None
+        return history, load_candidates(self.store, self._directory, self.before)
+
+    def _resume(self, checkpoint: Checkpoint) -> None:
+        assert self._directory is not None
+        path, facts = self._directory / LAST, RunFacts.of(checkpoint)
         self._take_up(facts, path)
         restore_checkpoint(checkpoint, self.model, self.optimizer)
         if self.loader.history is not None:
-            said = checkpoint.facts.get("embeddings")
-            load_embeddings(
-                self.store.disk, self._directory, said, self.loader.history, checkpoint.name
-            )
+            load_embeddings(self.store.disk, self._directory, checkpoint, self.loader.history)
         self.progress = facts.progress
         if self.progress.best_epoch is not None:
             best = load_checkpoint(self._directory / BEST)
@@ -219,8 +235,9 @@ class _Run:
             self.loader.close()
 
     def _fit(self) -> FitResult:
-        if self.options.resume:
-            self._resume()
+        if self.before is not None:
+            self._resume(self.before)
+            self.before = None
         done = self.loader.state_dict()["epoch"]
         self.reporter.begin(self.options, len(self.loader), done)
         if done >= self.options.epochs:
@@ -374,7 +391,7 @@ def make_loader(
     device: torch.device,
     progress: Progress = SILENT,
     lent_bytes: int = 0,
-    history: str | None = None,
+    history: Any = None,
 ) -> Loader:
     """The loader of the training nodes; its siblings serve the other splits."""
     common: dict[str, Any] = {
