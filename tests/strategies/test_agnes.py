@@ -21,9 +21,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outcrop.ahead.window import Window
 from outcrop.errors import BudgetError, CorruptError, OptionError, ReadError, WriteError
 from outcrop.layout.blocks import KIND
 from outcrop.loader import NeighborLoader, ShaDowLoader
+from outcrop.memory.context import DiskFacts
 from outcrop.options import DiskOptions, Faults, parse_size
 from outcrop.plan.plan import Strategy
 from outcrop.store.store import GraphStore
@@ -33,6 +35,7 @@ from tests.conformance.test_strategies import cases
 from tests.damage import damage
 from tests.graphs import random_graph
 from tests.layout.test_blocks import with_hubs
+from tests.plan.test_refusals import MB, context
 from tests.stores import make_store, smallest_memory
 
 EPOCHS, PAGE = 3, 4096
@@ -294,6 +297,26 @@ def test_a_drive_that_fails_is_an_error_and_the_next_run_is_right(
         loader = make(store, strategy, "100MB")
         assert all_contents(loader.epoch(0)) == wanted[0]
         loader.close()
+
+
+@pytest.mark.parametrize("given", [None, 32])
+def test_the_next_is_made_beside_the_loop_where_memory_and_disk_have_room(
+    given: int | None,
+) -> None:
+    def planned(memory: int, disk: int) -> Window:
+        _, known = context("agnes", memory, disk=DiskFacts(disk, 10**13, writable=True))
+        made = AGNES.plan(replace(known, options=AgnesOptions(hyperbatch=given))).ahead
+        assert isinstance(made, Window)
+        return made
+
+    room = planned(3000 * MB, 10**12)
+    assert room.when == "beside" and room.at_a_time == 3
+    assert planned(120 * MB, 10**12).when == "between"
+    _, known = context("agnes", 3000 * MB)
+    topology = room.topology.written_bytes(known)
+    least = topology + 3 * room.first_batches * room.batch_disk_bytes(known)
+    assert planned(3000 * MB, least).when == "beside"
+    assert planned(3000 * MB, least - 1).when == "between"
 
 
 @pytest.mark.parametrize("overlap", [False, True])

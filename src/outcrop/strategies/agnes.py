@@ -5,8 +5,8 @@ of the nodes. A hyperbatch is sampled hop by hop, each block being read once per
 batches. Then one ascending sweep over the features brings its rows: those that most of its batches
 want stay in memory, the others go to a chunk per batch, in scratch, which is read when it comes.
 
-Where memory for it is a small part, the next hyperbatch is made beside the main loop; else between
-loops, in the memory that rows give up meanwhile.
+Where memory for it is a small part, and the disk has room for them, the next hyperbatch is made
+beside the main loop; else between loops, in the memory that rows give up meanwhile.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class AgnesOptions(TierOptions):
     feature rows, which gain more from it. (The paper: 0.5.)"""
     overlap: bool | None = None
     """Whether the next hyperbatch is made during the main loop, in memory of its own; else in that
-    of the rows, while the loop waits. None: where that memory is a small part."""
+    of the rows, while the loop waits. None: where that memory is a small part, and the disk has
+    room for as many hyperbatches as there are then."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -214,9 +215,11 @@ def _with_picks(context: Context, window: Window, making: int) -> ByBlocks | Non
 def _overlaps(context: Context, window: Window, room: int) -> bool:
     if context.options.overlap is not None:
         return bool(context.options.overlap)
-    usual = _usual_batches(context)
-    least = _of(context, window, usual, one_pass=True).ahead_bytes(context)
-    return least * _SMALL_PART < room
+    usual = _of(context, replace(window, when="beside"), _usual_batches(context), one_pass=True)
+    # More of them are on disk at a time then: shorter ones would cost more sweeps than that saves.
+    on_disk = usual.batches * usual.at_a_time * usual.batch_disk_bytes(context)
+    small = usual.ahead_bytes(context) * _SMALL_PART < room
+    return small and on_disk <= usual.room_on_disk(context)
 
 
 AGNES = Strategy("agnes", plan, AgnesOptions())
