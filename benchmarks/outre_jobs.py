@@ -38,6 +38,7 @@ from outcrop.store.degrees import most_out_edges, out_degrees
 from outcrop.store.locks import replace_synced
 from outcrop.store.store import GraphStore
 from outcrop.topology.parts import PAGE_THREADS, paged_topology
+from outre_scores import compare
 
 Assignment = NDArray[np.uint32]
 Visits = list[NDArray[np.uint16]]
@@ -365,9 +366,20 @@ class LayerCaches:
         return int(np.count_nonzero(needed))
 
 
+def scores(
+    store: str, seeds: str, batch_size: int, share: float, width: int, staleness: int
+) -> dict[str, Any]:
+    """What the paper's scores and ours choose, and what batches of partitions then read."""
+    with GraphStore(store) as graph:
+        order = seed_order(
+            graph, input_nodes(graph, seeds), batch_size=batch_size, seed=0, batching="partition"
+        )
+        return compare(graph, order, Sampling(_NEIGHBORS), share, width, staleness)
+
+
 KINDS = {
     each.__name__: each
-    for each in (partition, layout, redundancy, train, fit, curve, reuse, levels)
+    for each in (partition, layout, redundancy, train, fit, curve, reuse, levels, scores)
 }
 
 

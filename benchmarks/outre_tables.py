@@ -290,6 +290,33 @@ def layers(jobs: Jobs) -> list[str]:
     return _table(heads, rows, words=1)
 
 
+# Equations 4 and 5
+
+# Caches of a share of the features.
+_SCORED = ((Seeds("community-dense"), 0.5), (Seeds("community-wide"), 0.1),
+           (Seeds("wordnet31", batch_size=140), 0.1))  # fmt: skip
+_SCORED_TINY = ((Seeds("community-tiny", batch_size=25), 0.1),)
+_WIDTH = 256
+
+
+def scores(jobs: Jobs) -> list[str]:
+    rows = []
+    for seeds, share in _SCORED_TINY if jobs.tiny else _SCORED:
+        found = jobs.get(f"{seeds.name}-{share}-{_WIDTH}-{_STALENESS}", "scores", seeds.graph,
+                         share=share, width=_WIDTH, staleness=_STALENESS,
+                         **seeds.arguments)  # fmt: skip
+        for whose in ("paper", "ours"):
+            one = found and found[whose]
+            keys = ("rows", "embeddings", "pulled", "read", "drawn", "cost", "best_cost")
+            cells = [_cell(one, key, "{:,.0f}") for key in keys]
+            rows.append([seeds.graph, f"{share:.0%}", _cell(found, "beta", "{:.3f}"), whose,
+                         _cell(one, "alpha"), *cells, _cell(one, "best_alpha")])  # fmt: skip
+    heads = ("graph", "memory", "beta", "scores", "alpha", "cached rows", "embeddings",
+             "pulled/batch", "rows read/batch", "neighbours drawn/batch", "rows and beta * drawn",
+             "the best of a sweep", "its alpha")  # fmt: skip
+    return _table(heads, rows, words=1)
+
+
 # Table 7
 
 _TRAINING: dict[str, Facts] = {
@@ -622,6 +649,18 @@ TABLES = {
         f"batches compute, fresh within {_STALENESS} iterations; all: the same number for each "
         "layer. A seed whose own output is fresh (first, all) would not be trained on",
         layers,
+    ),
+    "scores": Table(
+        "What an embedding is worth, by the paper and by Outcrop",
+        "Equations 4 and 5: every visit of a node counts, with all that was sampled below it, and "
+        "what a row saves counts beside it",
+        "a count, no run: 3 hops of 10, batches of partitions; memory, as a share of the features, "
+        f"for rows that stay and for embeddings of width {_WIDTH} with late gradients, fresh "
+        f"within {_STALENESS} iterations; divided by a profile of the first epoch, as the paper "
+        "has it or as Outcrop has it (by visits at which an embedding is fresh, by what the last "
+        "hop does, without rows that are cached); the second epoch is counted; sweep: of 11 "
+        "shares, with the same ranking",
+        scores,
     ),
     "staleness": Table(
         "Accuracy by the age of embeddings",

@@ -86,6 +86,15 @@ def test_three_lines_make_a_model_of_ones_own_compute_what_seeds_need(store: Gra
     assert [*map(float, losses[1])] == pytest.approx([*map(float, losses[0])], abs=2e-3)
 
 
+def test_embeddings_are_used_again_and_the_run_goes_on(store: GraphStore, tmp_path: Path) -> None:
+    name = "embeddings_used_again.py"
+    whole = run(name, store.path, tmp_path / "whole.pt", "5").splitlines()
+    assert len(whole) == 5
+    assert all(re.search(r"[1-9]\d* embeddings used again", line) for line in whole)
+    parts = [run(name, store.path, tmp_path / "parts.pt", epochs) for epochs in ("2", "5")]
+    assert "".join(parts).splitlines() == whole
+
+
 def test_lightning_fits_tests_and_predicts(store: GraphStore) -> None:
     assert "predicted 300 of 300 nodes" in run("with_lightning.py", store.path)
 

@@ -163,7 +163,8 @@ def test_embeddings_on_the_gpu_are_the_nodes_own(tmp_path: Path, place: str, str
     with make_random_store(tmp_path / "g.outcrop", 1000, 9000, train=400) as store:
         loader = NeighborLoader(
             store, [4, 3], "train", batch_size=16, shuffle=True, strategy=strategy, device="cuda",
-            batching="random", history=f"width=2:staleness=9:nodes=500:metric=degree:place={place}",
+            batching="random",
+            history=f"width=2:staleness=9:nodes=500:metric=degree:dtype=float32:place={place}",
         )  # fmt: skip
         t = pulled = 0
         for _ in range(2):

@@ -42,7 +42,9 @@ ALL = [*OTHERS, *VARIANTS]
 
 
 def plain(state: dict[str, torch.Tensor]) -> dict[str, Any]:
-    return {name: (tuple(each.shape), each.numpy().tobytes()) for name, each in state.items()}
+    bits = {name: each.view(torch.int16) if each.dtype == torch.bfloat16 else each
+            for name, each in state.items()}  # fmt: skip
+    return {name: (tuple(each.shape), each.numpy().tobytes()) for name, each in bits.items()}
 
 
 class Trained:

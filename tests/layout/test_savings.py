@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,19 @@ from hypothesis import strategies as st
 
 import outcrop
 from outcrop import _core
-from outcrop.ahead.profiling import last_hop, making_bytes, open_savings
+from outcrop.ahead.profiling import LastVisits, last_hop, making_bytes, open_savings
 from outcrop.disk import EngineFacts
 from outcrop.errors import CorruptError, OptionError
-from outcrop.layout.ranking import Curve, curve_of, places_of, ranked, scores_of
+from outcrop.layout.ranking import (
+    Curve,
+    curve_of,
+    higher,
+    kept_stays,
+    places_of,
+    planned_curve,
+    ranked,
+    scores_of,
+)
 from outcrop.layout.savings import (
     KIND,
     LEVELS,
@@ -30,8 +39,8 @@ from outcrop.layout.savings import (
 )
 from outcrop.memory.context import BatchSizes, Context, DiskFacts
 from outcrop.progress import Progress
-from outcrop.sample.sampler import Sampler, Sampling, Subgraph
-from outcrop.sample.seeds import SeedOrder, Stream
+from outcrop.sample.sampler import Sampler, Sampling, Subgraph, WaitingBatches
+from outcrop.sample.seeds import SeedOrder, Stream, Task
 from outcrop.store.store import GraphStore
 from tests.damage import damage, overwrite
 from tests.graphs import Graph, expected_csc, graphs, random_graph
@@ -56,6 +65,9 @@ def order(store: GraphStore, batch_size: int = 7, **more: Any) -> SeedOrder:
 # The model
 
 
+FIRST_EPOCHS = 3
+
+
 @dataclass
 class Model:
     """What docs/format.md says, node by node."""
@@ -63,17 +75,35 @@ class Model:
     levels: list[int]
     features: list[tuple[int, int]]
     """Nodes and what they save, best first."""
+    stays: Counter[int] = field(default_factory=Counter)
+    """By length."""
+    fresh: Counter[int] = field(default_factory=Counter)
+    visits: Counter[int] = field(default_factory=Counter)
     drawn: Counter[int] = field(default_factory=Counter)
     found: list[Counter[int]] = field(default_factory=list)
+    batches: int = 0
     rows: int = 0
     neighbours: int = 0
 
     def histories(self, level: int, beta: float) -> list[tuple[int, float]]:
-        saved = {
-            v: float(np.float32(beta * self.drawn[v] + self.found[level][v]))
-            for v in {*self.drawn, *self.found[level]}
-        }
-        return best({v: score for v, score in saved.items() if score > 0})
+        return best({v: score for v in self.fresh if (score := self._saved(v, level, beta)) > 0})
+
+    def _saved(self, node: int, level: int, beta: float) -> float:
+        drawn, found, visits = self.drawn, self.found[level], self.visits
+        of = [node] if node in visits else [*visits]
+        each = beta * sum(drawn[v] for v in of) + sum(found[v] for v in of)
+        each /= max(sum(visits[v] for v in of), 1)
+        return float(np.float32(self.fresh[node] / FIRST_EPOCHS * each))
+
+    def longest(self, rows: int) -> int:
+        """The longest stay that so many rows have room for."""
+        taken, length = 0, 0
+        while length + 1 < self.batches:
+            taken += (length + 1) * self.stays[length + 1]
+            if taken > rows * self.batches:
+                break
+            length += 1
+        return length
 
 
 def best(scores: dict[int, Any]) -> list[tuple[int, Any]]:
@@ -101,7 +131,10 @@ def below(subgraph: Subgraph) -> dict[int, int]:
 
 
 def below_last_hop(subgraph: Subgraph, cached: set[int]) -> tuple[Counter[int], Counter[int]]:
-    """Local ids of the first hop -> what the last one drew and found below them."""
+    """Local ids of the first hop -> what the last one drew and found below them.
+
+    `cached`: local ids.
+    """
     comes_to, end = below(subgraph), len(subgraph.nodes)
     begin = end - subgraph.nodes_per_hop[-1]
     drawn: Counter[int] = Counter()
@@ -109,7 +142,7 @@ def below_last_hop(subgraph: Subgraph, cached: set[int]) -> tuple[Counter[int], 
     for node in range(begin - subgraph.nodes_per_hop[-2], begin):
         drawn[comes_to[node]] += int(subgraph.counts[node])
     for node in range(begin, end):
-        found[comes_to[node]] += int(subgraph.nodes[node]) not in cached
+        found[comes_to[node]] += node not in cached
     return drawn, found
 
 
@@ -118,36 +151,64 @@ def model_of(store: GraphStore, sampling: Sampling, seeds: SeedOrder, staleness:
         sampling, _core.array_topology(store.load("indptr"), store.load("indices")), seeds.seed
     )
     batches_of: Counter[int] = Counter()
-    for task in seeds.tasks(0):
+    for task in seeds.tasks(FIRST_EPOCHS):
         batches_of.update(set(sampler.sample(task).nodes.tolist()))
     levels = [int(part * store.num_nodes) for part in LEVELS]
-    made = Model(levels, best(batches_of), found=[Counter() for _ in levels])
-    cached = [{v for v, _ in made.features[:count]} for count in levels]
+    made = Model(levels, best(batches_of), found=[Counter() for _ in levels], batches=len(seeds))
     pushed: dict[int, int] = {}
-    for t, task in enumerate(seeds.tasks(0)):
-        subgraph = sampler.sample(task)
-        made.rows += len(subgraph.nodes)
+    for epoch in range(FIRST_EPOCHS + 1):
+        for task in seeds.tasks(epoch):
+            t = epoch * len(seeds) + task.batch
+            subgraph = sampler.sample(task)
+            number, near = subgraph.nodes_per_hop[:2]
+            for local, node in enumerate(subgraph.nodes[: number + near].tolist()):
+                if local < number or t - pushed.get(node, -staleness) >= staleness:
+                    pushed[node] = t
+                elif epoch > 0:
+                    made.fresh[node] += 1
+    batches = [sampled(sampler, task) for task in seeds.tasks(FIRST_EPOCHS)]
+    last: dict[int, int] = {}
+    gaps = []
+    for t, subgraph in enumerate(batches):
+        nodes = subgraph.nodes.tolist()
+        gaps.append([t - last[node] if node in last else 0 for node in nodes])
+        made.stays.update(gap for gap in gaps[-1] if gap)
+        last.update(dict.fromkeys(nodes, t))
+        made.rows += len(nodes)
         made.neighbours += len(subgraph.sources)
+    for subgraph, gap in zip(batches, gaps, strict=True):
         number, near = subgraph.nodes_per_hop[:2]
-        pulled = []
-        for local in range(number + near):
-            node = int(subgraph.nodes[local])
-            if local >= number and node in pushed and t - pushed[node] < staleness:
-                pulled.append((local, node))
-            else:
-                pushed[node] = t
-        for level, rows in enumerate(cached):
-            drawn, found = below_last_hop(subgraph, rows)
-            for local, node in pulled:
+        first = range(number, number + near)
+        for level, rows in enumerate(levels):
+            longest = made.longest(rows)
+            cached = {local for local, one in enumerate(gap) if 0 < one <= longest}
+            if level == len(levels) - 1:
+                cached = set(range(len(gap)))
+            drawn, found = below_last_hop(subgraph, cached)
+            for local in first:
+                node = int(subgraph.nodes[local])
+                made.visits[node] += level == 0
                 made.drawn[node] += drawn[local] if level == 0 else 0
                 made.found[level][node] += found[local]
     return made
+
+
+def sampled(sampler: Sampler, task: Task) -> Subgraph:
+    """Its own copy."""
+    return WaitingBatches(1 << 20).copy(sampler.sample(task))
 
 
 def assert_prefix_sums(curve: Curve, scores: Sequence[float]) -> None:
     sums = np.concatenate([[0.0], np.cumsum(scores, dtype=np.float64)])
     assert curve.counts[0] == 0 and curve.counts[-1] == curve.length == len(scores)
     assert curve.sums == pytest.approx(sums[list(curve.counts)].tolist())
+
+
+def assert_planned(planned: Curve, model: Model) -> None:
+    """Each point has all stays up to some length, in rows that are enough for them."""
+    for rows, saved in zip(planned.counts, planned.sums, strict=True):
+        assert saved == sum(model.stays[n] for n in range(1, model.longest(rows) + 1))
+    assert planned.sums[-1] == sum(model.stays.values())
 
 
 def assert_as_modelled(
@@ -164,6 +225,7 @@ def assert_as_modelled(
         measured = facts.sampling_seconds * facts.requests_per_second / max(facts.neighbours, 1)
         assert facts.beta == pytest.approx(measured)
         assert_prefix_sums(facts.features, [score for _, score in model.features])
+        assert_planned(facts.planned, model)
         for count in (0, 1, 7, len(model.features), store.num_nodes + 5):
             wanted = sorted(v for v, _ in model.features[:count])
             assert savings.feature_nodes(count).tolist() == wanted
@@ -187,6 +249,10 @@ def test_a_profile_counts_what_the_model_counts(
         assert not model.histories(0, 1.0)
     else:
         assert len(model.histories(0, 1.0)) > 10
+    assert len(model.stays) > 5
+    # Nodes that the last epoch does not meet have embeddings as well.
+    if sampling.num_neighbors[0] > 0:
+        assert (staleness == 1) == all(v in model.visits for v in model.fresh)
 
 
 def test_seeds_that_occur_twice_and_short_epochs(store: GraphStore) -> None:
@@ -214,18 +280,51 @@ def test_any_subgraph_has_its_last_hop_counted(
     count = data.draw(st.integers(1, graph.num_nodes))
     order = SeedOrder(range(graph.num_nodes), batch_size=count, stream=Stream.TRAIN, seed=1)
     subgraph = Sampler(sampling, topology, 1).sample(order.task(0, 0))
+    count_nodes = len(subgraph.nodes)
     cached = data.draw(
-        st.lists(
-            st.integers(0, len(LEVELS) - 1), min_size=graph.num_nodes, max_size=graph.num_nodes
-        )
+        st.lists(st.integers(0, len(LEVELS) - 1), min_size=count_nodes, max_size=count_nodes)
     )
     drawn, found = last_hop(subgraph, np.array(cached, np.uint8))
     first = range(count, count + subgraph.nodes_per_hop[1])
     for level in range(len(LEVELS) - 1):
-        there = {v for v, since in enumerate(cached) if since <= level}
+        there = {local for local, since in enumerate(cached) if since <= level}
         drawn_there, found_there = below_last_hop(subgraph, there)
         assert drawn.tolist() == [drawn_there[v] for v in first]
         assert found[:, level].tolist() == [found_there[v] for v in first]
+
+
+# Stays
+
+
+def test_stays_of_a_few_batches() -> None:
+    last = LastVisits(9, np.dtype(np.uint16))
+    found = [last.stays(np.array(nodes)).tolist() for nodes in ([1, 2], [3], [2, 3, 4], [1, 4])]
+    assert found == [[0, 0], [0], [2, 1, 0], [3, 1]]
+    last.restart()
+    assert last.stays(np.array([1, 2])).tolist() == [0, 0]
+
+
+def test_the_shortest_stays_have_room_first() -> None:
+    """Ten rows that each batch wants, and 20 that every second one does, in ten batches."""
+    stays = np.zeros(10, np.int64)
+    stays[:3] = 30, 90, 80
+    planned = planned_curve(stays)
+    assert (planned.counts, planned.sums) == ((0, 9, 25), (0.0, 90.0, 170.0))
+    assert kept_stays(stays, [0, 8, 9, 24, 25, 100]).tolist() == [0, 0, 1, 1, 9, 9]
+    assert planned_curve(np.array([5])) == Curve((0,), (0.0,))
+    assert kept_stays(np.array([5]), [0, 3]).tolist() == [0, 0]
+
+
+def test_the_better_of_two_curves() -> None:
+    one, other = Curve((0, 2, 10), (0.0, 8.0, 10.0)), Curve((0, 4), (0.0, 12.0))
+    better = higher(one, other)
+    assert (better.counts, better.sums) == ((0, 2, 4, 10), (0.0, 8.0, 12.0, 12.0))
+
+
+def test_a_long_curve_has_its_ends() -> None:
+    planned = planned_curve(np.random.default_rng(0).integers(1000, 9000, 5000))
+    assert 150 < len(planned.counts) <= 200
+    assert (np.diff(planned.counts) > 0).all() and (np.diff(planned.sums) > 0).all()
 
 
 # Rankings
@@ -287,8 +386,9 @@ def test_it_is_found_again_by_all_that_it_depends_on(store: GraphStore) -> None:
     seeds, stages = order(store), Stages()
     assert found(store, TWO, seeds, 3) is None
     with Savings(store.disk, open_savings(store, TWO, seeds, 3, stages)) as made:
-        assert stages.names[-2:] == ["profile", "savings"]
+        assert stages.names[-3:] == ["first hops", "profile", "savings"]
         assert stages.done["profile"] == stages.done["savings"] == len(seeds)
+        assert stages.done["first hops"] == FIRST_EPOCHS * len(seeds)
         again = Stages()
         with open_savings(store, TWO, seeds, 3, again) as layout:
             assert not again.names and str(layout.path) == made.facts.path
@@ -299,7 +399,7 @@ def test_it_is_found_again_by_all_that_it_depends_on(store: GraphStore) -> None:
     assert [found(store, *other) for other in others] == [None] * 3
 
 
-@pytest.mark.parametrize("stage", ["profile", "savings"])
+@pytest.mark.parametrize("stage", ["first hops", "profile", "savings"])
 def test_what_was_interrupted_leaves_nothing(store: GraphStore, stage: str) -> None:
     with pytest.raises(InterruptedError):
         open_savings(store, TWO, order(store), 3, Stages(stage))
@@ -362,7 +462,7 @@ def test_what_cannot_be_profiled_is_refused(store: GraphStore) -> None:
 def test_its_memory_is_bounded_by_what_first_hops_can_find(store: GraphStore) -> None:
     def of(fanout: int) -> Context:
         return Context(
-            graph=store.facts,
+            graph=replace(store.facts, num_nodes=10_000),
             sampling=Sampling((fanout, 3)),
             seeds=order(store),
             epochs=1,
@@ -373,4 +473,5 @@ def test_its_memory_is_bounded_by_what_first_hops_can_find(store: GraphStore) ->
             engine=EngineFacts("uring", {"uring": 2, "pool": 64}, 4096),
         )
 
-    assert making_bytes(of(1)) < making_bytes(of(2)) < making_bytes(of(3)) == making_bytes(of(-1))
+    found = [making_bytes(of(fanout)) for fanout in (1, 2, 3, 30, -1)]
+    assert found[0] < found[1] < found[2] < found[3] == found[4]

@@ -26,7 +26,7 @@ def facts_of(levels: list[int], features: list[int], histories: list[list[int]])
     return SavingsFacts(
         path="derived/savings-0", hops=2, staleness=100, batches=10, rows=100, neighbours=200,
         sampling_seconds=1.0, requests_per_second=1e5, beta=0.5, seconds=2.0,
-        levels=tuple(levels), features=curve(features),
+        levels=tuple(levels), features=curve(features), planned=curve(features),
         histories=tuple(map(curve, histories)),
     )  # fmt: skip
 
@@ -66,9 +66,11 @@ def test_no_other_division_saves_more(
     def embeddings_bytes(count: int) -> int:
         return table + count * embedding
 
-    found = split(facts, room, rows_bytes, embeddings_bytes)
+    found = split(facts, facts.features, room, rows_bytes, embeddings_bytes)
     assert found == best_of_all(facts, room, row, embedding, table)
-    assert found == split(facts, room, rows_bytes, embeddings_bytes, alpha=found.alpha)
+    assert found == split(
+        facts, facts.features, room, rows_bytes, embeddings_bytes, alpha=found.alpha
+    )
     taken = (rows_bytes(found.rows) if found.rows else 0) + (
         embeddings_bytes(found.embeddings) if found.embeddings else 0
     )
@@ -77,11 +79,15 @@ def test_no_other_division_saves_more(
 
 def test_a_given_alpha_is_kept() -> None:
     facts = facts_of([0], [9] * 20, [[1] * 20])
-    assert split(facts, 100, lambda n: 10 * n, lambda n: 10 * n) == Split(0.0, 10, 0, 90.0)
-    assert split(facts, 100, lambda n: 10 * n, lambda n: 10 * n, 0.57) == Split(0.57, 5, 5, 50.0)
+    assert split(facts, facts.features, 100, lambda n: 10 * n, lambda n: 10 * n) == Split(
+        0.0, 10, 0, 90.0
+    )
+    assert split(facts, facts.features, 100, lambda n: 10 * n, lambda n: 10 * n, 0.57) == Split(
+        0.57, 5, 5, 50.0
+    )
     for alpha in (-0.1, 1.1):
         with pytest.raises(OptionError, match="alpha must be 0 to 1"):
-            split(facts, 100, lambda n: n, lambda n: n, alpha)
+            split(facts, facts.features, 100, lambda n: n, lambda n: n, alpha)
 
 
 def test_curves_are_linear_between_points_and_flat_beyond() -> None:

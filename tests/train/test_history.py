@@ -60,7 +60,14 @@ def opened(store: GraphStore, history: Any, **more: Any) -> NeighborLoader:
         "num_neighbors": [4, 4], "input_nodes": "train", "batch_size": 25, "shuffle": True,
         "strategy": "memory", "memory": "300MB", **more,
     }  # fmt: skip
-    return NeighborLoader(store, history=history, **options)
+    return NeighborLoader(store, history=unrounded(history), **options)
+
+
+def unrounded(history: Any) -> Any:
+    """The same, kept as they are pushed, unless it says how they are kept."""
+    if isinstance(history, tuple):
+        return unrounded(history[0]), history[1]
+    return history if history is None or "dtype=" in history else f"{history}:dtype=float32"
 
 
 # Whose they are, and how old
@@ -944,6 +951,38 @@ def test_outre_has_a_history_unless_it_is_told_otherwise() -> None:
     assert TrainOptions(strategy="outre").history == "staleness=100"
     assert TrainOptions(strategy="outre:superbatch=5", history="none").history == "none"
     assert strategy_named("outre").splits
+
+
+def test_embeddings_are_rounded_to_half_as_many_bytes(store: GraphStore) -> None:
+    """And so are the gradients that they are owed, unless one asks for all bits."""
+    kept = {}
+    for dtype in ("bfloat16", "float32"):
+        loader = opened(store, f"{chosen(store, 3)}:dtype={dtype}")
+        rows: dict[int, torch.Tensor] = {}
+        assert loader.history is not None
+        for t, batch in enumerate(loader):
+            history = batch.history
+            own, pushed = sum(batch.num_sampled_nodes[:2]), history.reuse.pushed.astype(int)
+            x = torch.rand(own, 3, requires_grad=True)
+            found = history.exchange(x)
+            for node, row in zip(batch.n_id[own : len(found)].tolist(), found[own:], strict=True):
+                wanted = rows[node].to(getattr(torch, dtype)).float()
+                assert torch.equal(row.detach(), wanted)
+            rows |= zip(batch.n_id[pushed].tolist(), x.detach()[pushed], strict=True)
+            found.backward(torch.full_like(found, 1 + t / 1000))
+            assert x.grad is not None and x.grad.dtype == torch.float32
+        state = loader.history.state_dict()
+        assert state["rows"].dtype == state["gradients"].dtype == getattr(torch, dtype)
+        assert bool(state["gradients"].any())
+        kept[dtype] = loader.record.charges["embeddings"]
+        other = opened(store, f"{chosen(store, 3)}:dtype=float32")
+        assert other.history is not None
+        if dtype == "bfloat16":
+            with pytest.raises(OptionError, match=r"are torch\.bfloat16, and should be .*float32"):
+                other.history.load_state_dict(state)
+        else:
+            other.history.load_state_dict(state)
+    assert kept["float32"] - kept["bfloat16"] == store.num_nodes * 2 * 3 * 2
 
 
 def test_bf16_embeddings_are_kept_as_float32(store: GraphStore) -> None:

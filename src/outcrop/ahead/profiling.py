@@ -1,20 +1,22 @@
-"""Profiling: an epoch, sampled and not gathered -> what rows and histories would save (OUTRE).
+"""Profiling: epochs, sampled and not gathered -> what rows and embeddings would save (OUTRE).
 
-The first pass samples the epoch into a trace, and counts for each node the batches that have it:
-what its row would save. The second one goes through the trace in order, with every node that a
-first hop finds as a candidate:
+Of the first epochs only first hops are sampled, which takes little: they tell how often each node
+is met while its embedding would be fresh, in the epoch after as well. The last one is sampled into
+a trace, and gone through again:
 
-- A candidate is *fresh* if it was pushed less than `staleness` batches ago: then it is pulled, and
-  saves something. If not, or if it is a seed, it is pushed. (The paper counts every visit, and so
-  too much for nodes that are seldom visited.)
+- A row that is always cached saves a read for each batch that has its node. A cache that knows what
+  comes keeps a row from one batch that has it to the next, if that is not long: of all such *stays*
+  as many as there is room for, the shortest first (Belady's choice, but for where they overlap).
 - The edge that found a node first leads to its *parent*; from parent to parent each node comes to
-  one candidate. Whoever is pulled is expanded one hop later all the same (sample/history.py), so it
-  saves what the last hop did below it: the neighbours that were drawn, and the nodes that were
-  found and are in no cache of rows.
+  one of the first hop. Whoever is pulled is expanded one hop later all the same
+  (sample/history.py), so a pull saves what the last hop does below it: the neighbours that are
+  drawn, and the nodes that are found and whose rows no cache would have.
 - A drawn neighbour counts as beta rows: seconds of sampling per neighbour / seconds per row, as the
   drive reads them at random. No row is read.
 
-All counts are exact, so a ranking depends on nothing that was measured but beta.
+An embedding saves what is below its node on average, as often as it is met while fresh. (The paper
+counts each visit in one epoch: too much where it would not be fresh, and it counts rows twice that
+the cache has.) All counts are exact, so a ranking depends on nothing that was measured but beta.
 """
 
 from __future__ import annotations
@@ -22,16 +24,17 @@ from __future__ import annotations
 import shutil
 import time
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outcrop.ahead.sampling import SamplingAhead
 from outcrop.errors import OptionError
-from outcrop.layout.ranking import PIECE, places_of, ranked
+from outcrop.layout.ranking import PIECE, kept_stays, planned_curve, ranked
 from outcrop.layout.savings import KIND, LEVELS, MOST_NODES, RankingsWriter, savings_inputs
 from outcrop.layout.trace import AHEAD_BYTES, TraceReader, TraceWriter
 from outcrop.memory.context import Context
@@ -44,13 +47,17 @@ from outcrop.store.derived import Layout
 from outcrop.store.store import GraphStore
 from outcrop.topology.parts import PAGE_THREADS, paged_topology
 
-_EPOCH = 0
+_FIRST_EPOCHS = 3
+"""Epochs of which first hops alone are sampled. In the first of all nobody was met before."""
 _TRACE = "trace"
 # Of what is found for a batch while it is gone through, per edge and per node.
-_EDGE_BYTES, _NODE_BYTES = 24, 64 + 8 * len(LEVELS)
+_EDGE_BYTES, _NODE_BYTES = 24, 72 + 8 * len(LEVELS)
 _BUFFER_BYTES = 16 << 20  # of writers, and of pieces of rankings
+_LAST_LEVEL = len(LEVELS) - 1
+"""At which all rows are cached."""
 
 Counts = NDArray[np.uint32]
+Levels = NDArray[np.uint8]
 
 
 def open_savings(
@@ -84,25 +91,36 @@ def open_savings(
 def making_bytes(context: Context) -> int:
     """What making the layout takes, beside the page cache.
 
-    While it samples: 5 bytes per node; then 12 while rows are ranked; 1, and 44 per candidate, for
-    the rest. Candidates are no more than the first hops draw.
+    While it samples: four numbers per node; then eight bytes and two of these, while rows are
+    ranked; one of them, and 48 bytes per candidate, for the rest. Candidates are no more than the
+    first hops draw.
     """
     nodes, candidates = context.graph.num_nodes, _most_candidates(context)
+    number = _number(len(context.seeds)).itemsize
     batch, record = context.batch, context.record_bytes()
-    sampling = 5 * nodes + batch.scratch_bytes + record + record // 4 + 160 * len(context.seeds)
-    ranking = 12 * nodes + 4 * candidates
-    tables = nodes + (4 + 4 + 4 * len(LEVELS)) * candidates
+    sampling = 4 * number * nodes + batch.scratch_bytes + record + record // 4
+    sampling += 160 * len(context.seeds)
+    choosing = 3 * number * nodes + 12 * candidates
+    ranking = (8 + 2 * number) * nodes + 8 * candidates
+    tables = number * nodes + (16 + 4 * _LAST_LEVEL) * candidates
     # Read ahead, and two batches in use or on the way, with ids in 64 bits.
     reads = max(AHEAD_BYTES, record) + 2 * (record + 8 * batch.nodes)
     pulling = tables + reads + _EDGE_BYTES * batch.edges + _NODE_BYTES * batch.nodes
     measuring = BRIEF.within(context.graph.array_bytes("features")).memory_bytes
-    return _BUFFER_BYTES + max(measuring, sampling, ranking, pulling, tables + 8 * candidates)
+    steps = measuring, sampling, choosing, ranking, pulling, tables + 8 * candidates
+    return _BUFFER_BYTES + max(steps)
+
+
+def _number(batches: int) -> np.dtype[Any]:
+    """Of iterations, from 1 on, and of what is counted once in each."""
+    return np.dtype(np.uint16 if (1 + _FIRST_EPOCHS) * batches < 1 << 16 else np.uint32)
 
 
 def _most_candidates(context: Context) -> int:
-    """Nodes that the first hops of an epoch can find, at most."""
+    """Nodes that first hops can find, at most."""
     fanout, nodes = context.sampling.num_neighbors[0], context.graph.num_nodes
-    return nodes if fanout < 0 else min(nodes, fanout * len(context.seeds.nodes))
+    drawn = (1 + _FIRST_EPOCHS) * fanout * len(context.seeds.nodes)
+    return nodes if fanout < 0 else min(nodes, drawn)
 
 
 # Making
@@ -124,15 +142,18 @@ class _Making:
         requests = self._requests_per_second()
         beside = folder / _TRACE
         beside.mkdir()
-        visits = _Visits(self.store.num_nodes)
+        visits = _Visits(self.store.num_nodes, len(self.seeds), self.staleness)
+        self._meet(visits)
         writer = RankingsWriter(self.store.disk, folder)
         levels = [int(part * self.store.num_nodes) for part in LEVELS]
         with self._sampled(beside, visits) as trace:
-            pulls = self._none_pulled(writer, visits, levels)
-            self._pull(trace, pulls)
+            candidates, fresh = visits.candidates()
+            writer.features(ranked(visits.batches_of, self.store.num_nodes))
+            below = _Below(candidates, fresh, visits.reused(), visits.cached(levels))
+            self._go_through(trace, below)
         shutil.rmtree(beside)
         beta = visits.seconds * requests / max(visits.neighbours, 1)
-        pulls.write(writer, beta)
+        below.write(writer, beta)
         values = {
             "hops": len(self.sampling.num_neighbors),
             "staleness": self.staleness,
@@ -144,15 +165,26 @@ class _Making:
             "beta": beta,
             "seconds": time.perf_counter() - start,
         }
-        writer.finish(levels, values)
+        writer.finish(levels, planned_curve(visits.stays), values)
 
     def _requests_per_second(self) -> float:
         if not self.store.has("features"):
             return USUAL_RATES.requests_per_second
         return measure_rates(self.store.features.file).requests_per_second
 
+    def _meet(self, visits: _Visits) -> None:
+        """Epochs of first hops."""
+        fanouts = self.sampling.num_neighbors[:1]
+        first = replace(self.sampling, num_neighbors=fanouts, edge_ids=False)
+        sampler = Sampler(first, paged_topology(self.store), self.seeds.seed, PAGE_THREADS)
+        self.progress.stage("first hops", _FIRST_EPOCHS * len(self.seeds), "batches")
+        for epoch in range(_FIRST_EPOCHS):
+            for task in self.seeds.tasks(epoch):
+                visits.meet(sampler.sample(task), counted=epoch > 0)
+                self.progress.advance(1)
+
     def _sampled(self, folder: Path, visits: _Visits) -> TraceReader:
-        """The first pass. One sampler, as what it takes is measured."""
+        """The epoch that is sampled whole. One sampler, as what it takes is measured."""
         store, seeds = self.store, self.seeds
         sampler = _Timed(
             Sampler(self.sampling, paged_topology(store), seeds.seed, PAGE_THREADS), visits
@@ -166,59 +198,108 @@ class _Making:
             identity=SamplingIdentity.of(self.sampling, seeds, store.content).values(),
             edge_ids=False,
         ) as writer:
-            ahead = SamplingAhead(seeds.tasks(_EPOCH), [sampler], writer, keep=visits.add)
+            ahead = SamplingAhead(seeds.tasks(_FIRST_EPOCHS), [sampler], writer, keep=visits.add)
             with closing(ahead.run()) as steps:
                 for _ in steps:
                     self.progress.advance(1)
             return writer.seal()
 
-    def _none_pulled(self, writer: RankingsWriter, visits: _Visits, levels: list[int]) -> _Pulls:
-        """Ranks rows, and writes that -> nobody was pulled yet; frees what `visits` counted."""
-        candidates = visits.candidates()
-        keys = ranked(lambda piece: visits.batches[piece], self.store.num_nodes)
-        visits.batches = np.empty(0, np.uint32)
-        writer.features(keys)
-        cached = np.zeros(self.store.num_nodes, np.uint8)
-        for first, nodes in places_of(keys):
-            ranks = np.arange(first, first + len(nodes))
-            cached[nodes] = np.searchsorted(levels, ranks, side="right")
-        return _Pulls(candidates, cached, min(self.staleness, len(self.seeds)))
-
-    def _pull(self, trace: TraceReader, pulls: _Pulls) -> None:
-        """The second pass."""
+    def _go_through(self, trace: TraceReader, below: _Below) -> None:
         self.progress.stage("savings", len(trace), "batches")
         for _, subgraph in trace.scan():
-            pulls.add(subgraph)
+            below.add(subgraph)
             self.progress.advance(1)
 
 
 class _Visits:
-    """The first pass: which nodes are in how many batches. Not thread-safe."""
+    """Who is met when, batch after batch. Not thread-safe."""
 
-    def __init__(self, num_nodes: int) -> None:
-        self.batches: Counts = np.zeros(num_nodes, np.uint32)
-        """How many have each node."""
+    def __init__(self, num_nodes: int, batches: int, staleness: int) -> None:
+        """`batches`: of an epoch."""
+        number = _number(batches)
+        self._staleness = staleness
+        self._iteration = 0
+        # By node: the iteration of its embedding, from 1 on, 0 for none; how often it was fresh
+        # when a first hop met it. And of the whole epoch the batches that have it, and the last.
+        self._pushed = np.zeros(num_nodes, number)
+        self._fresh = np.zeros(num_nodes, number)
+        self._batches = np.zeros(num_nodes, number)
+        self._last = LastVisits(num_nodes, number)
+        self.stays = np.zeros(batches, np.int64)
+        """How many rows are wanted again after so many batches; after 0: that were not wanted
+        before."""
         self.rows = self.neighbours = 0
         self.seconds = 0.0
         """Those of sampling."""
-        self._near = np.zeros(num_nodes, bool)
+
+    def meet(self, subgraph: Subgraph, *, counted: bool) -> None:
+        """What the first hop found."""
+        self._iteration += 1
+        seeds, near = subgraph.nodes_per_hop[:2]
+        nodes = subgraph.nodes[seeds : seeds + near]
+        pushed = self._pushed[nodes].astype(np.int64)
+        fresh = (pushed > 0) & (self._iteration - pushed < self._staleness)
+        self._fresh[nodes[fresh]] += self._fresh.dtype.type(counted)
+        self._pushed[nodes[~fresh]] = self._iteration
+        self._pushed[subgraph.nodes[:seeds]] = self._iteration
 
     def add(self, subgraph: Subgraph) -> Subgraph:
-        nodes, (seeds, near) = subgraph.nodes, subgraph.nodes_per_hop[:2]
-        self.batches[nodes] += np.uint32(1)  # once, of a seed that occurs twice as well
-        self._near[nodes[seeds : seeds + near]] = True
+        """A batch of the epoch that is sampled whole."""
+        self.meet(subgraph, counted=True)
+        nodes = subgraph.nodes
+        self._batches[nodes] += self._batches.dtype.type(1)  # once, of a twin seed as well
+        self.stays += np.bincount(self._last.stays(nodes), minlength=len(self.stays))
         self.rows += len(nodes)
         self.neighbours += len(subgraph.sources)
         return subgraph
 
-    def candidates(self) -> Counts:
-        """Nodes that first hops found, ascending; can be asked for once."""
+    def candidates(self) -> tuple[Counts, Counts]:
+        """Nodes whose embedding was ever fresh, ascending, and how often; can be asked for once."""
+        self._pushed = np.empty(0, self._pushed.dtype)
         found = [
-            (np.flatnonzero(self._near[first : first + PIECE]) + first).astype(np.uint32)
-            for first in range(0, len(self._near), PIECE)
+            (np.flatnonzero(self._fresh[first : first + PIECE]) + first).astype(np.uint32)
+            for first in range(0, len(self._fresh), PIECE)
         ]
-        self._near = np.empty(0, bool)
-        return np.concatenate(found)
+        nodes = np.concatenate([np.empty(0, np.uint32), *found])
+        fresh = self._fresh[nodes].astype(np.uint32)
+        self._fresh = np.empty(0, self._fresh.dtype)
+        return nodes, fresh
+
+    def batches_of(self, piece: slice) -> Counts:
+        """How many batches have each of these nodes."""
+        return self._batches[piece].astype(np.uint32)
+
+    def reused(self) -> LastVisits:
+        """Its table, for another pass; `batches_of` has ended."""
+        self._batches = np.empty(0, self._batches.dtype)
+        self._last.restart()
+        return self._last
+
+    def cached(self, levels: list[int]) -> Levels:
+        """For each length of a stay the first level that has room for it; 0: no stay."""
+        longest = kept_stays(self.stays, levels[:_LAST_LEVEL])
+        found = np.searchsorted(longest, np.arange(len(self.stays))).astype(np.uint8)
+        found[0] = _LAST_LEVEL
+        return found
+
+
+class LastVisits:
+    """When each node was in a batch last. Not thread-safe."""
+
+    def __init__(self, num_nodes: int, number: np.dtype[Any]) -> None:
+        self._last = np.zeros(num_nodes, number)  # from 1 on
+        self._batch = 0
+
+    def restart(self) -> None:
+        self._last[:] = 0
+        self._batch = 0
+
+    def stays(self, nodes: Ids) -> Ids:
+        """Of the next batch's nodes: how many batches ago each was in one; 0: in none before."""
+        self._batch += 1
+        last = self._last[nodes].astype(np.int64)
+        self._last[nodes] = self._batch
+        return np.where(last > 0, self._batch - last, 0)
 
 
 class _Timed:
@@ -241,72 +322,73 @@ class _Timed:
         self._sampler.cancel()
 
 
-class _Pulls:
-    """The second pass: what each candidate saves where it is pulled. Not thread-safe."""
+class _Below:
+    """What a pull of each candidate would save: what the last hop does below it, on average. Not
+    thread-safe."""
 
-    def __init__(self, candidates: Counts, cached: NDArray[np.uint8], staleness: int) -> None:
-        """`cached`: for each node the first level whose cache of rows has it.
+    def __init__(self, candidates: Counts, fresh: Counts, last: LastVisits, cached: Levels) -> None:
+        """`fresh`: how often the embedding of each was fresh when it was met.
 
-        `staleness`: no more than there are batches.
+        `cached`: for each length of a stay the first level whose cache of rows has it.
         """
-        self._candidates, self._cached, self._staleness = candidates, cached, staleness
-        self._batch = 0
-        # None was pushed: as if it had been so long ago.
-        self._pushed = np.full(len(candidates), -staleness, np.int32)
-        self._drawn: Counts = np.zeros(len(candidates), np.uint32)
-        # At the last level all rows are cached.
-        self._found: Counts = np.zeros((len(LEVELS) - 1, len(candidates)), np.uint32)
+        self._candidates, self._fresh, self._last, self._cached = candidates, fresh, last, cached
+        count = len(candidates)
+        # Of candidates, as often as the epoch meets them, and of all nodes of first hops together.
+        self._visits, self._drawn = np.zeros((2, count), np.uint32)
+        self._found: Counts = np.zeros((_LAST_LEVEL, count), np.uint32)
+        self._all_visits = self._all_drawn = 0
+        self._all_found = np.zeros(_LAST_LEVEL, np.int64)
 
     def add(self, subgraph: Subgraph) -> None:
         """The next batch."""
         seeds, near = subgraph.nodes_per_hop[:2]
-        places = self._places(subgraph.nodes[seeds : seeds + near])
-        pulled = self._batch - self._pushed[places] < self._staleness
-        self._pushed[places[~pulled]] = self._batch
-        self._push_seeds(subgraph.nodes[:seeds])
-        if pulled.any():
-            drawn, found = last_hop(subgraph, self._cached)
-            self._drawn[places[pulled]] += drawn[pulled]
-            for level, counts in enumerate(self._found):
-                counts[places[pulled]] += found[pulled, level]
-        self._batch += 1
-
-    def _push_seeds(self, seeds: Ids) -> None:
-        places = self._places(seeds)
-        places = places[places < len(self._candidates)]
-        there = np.isin(self._candidates[places], seeds)
-        self._pushed[places[there]] = self._batch
-
-    def _places(self, nodes: Ids) -> Ids:
-        """Where they are among the candidates, or would be."""
-        return np.searchsorted(self._candidates, nodes.astype(np.uint32))
+        levels = self._cached[self._last.stays(subgraph.nodes)]
+        drawn, found = last_hop(subgraph, levels)
+        self._all_visits += near
+        self._all_drawn += int(drawn.sum())
+        self._all_found += found.sum(axis=0, dtype=np.int64)
+        nodes = subgraph.nodes[seeds : seeds + near].astype(np.uint32)
+        places = np.searchsorted(self._candidates, nodes)
+        known = np.flatnonzero(places < len(self._candidates))
+        known = known[self._candidates[places[known]] == nodes[known]]
+        places = places[known]
+        self._visits[places] += np.uint32(1)
+        self._drawn[places] += drawn[known]
+        for level, counts in enumerate(self._found):
+            counts[places] += found[known, level]
 
     def write(self, writer: RankingsWriter, beta: float) -> None:
         """Ranks histories at each level."""
-        self._pushed, self._cached = np.empty(0, np.int32), np.empty(0, np.uint8)
         for level in range(len(LEVELS)):
             keys = ranked(partial(self._scores, level, beta), len(self._candidates))
             writer.history(level, keys, self._candidates)
 
     def _scores(self, level: int, beta: float, piece: slice) -> Counts:
-        saved = beta * self._drawn[piece]
-        if level < len(self._found):
+        """Of a candidate that the epoch did not meet, a pull saves what it does of all."""
+        visits = self._visits[piece]
+        saved, usual = beta * self._drawn[piece], beta * self._all_drawn
+        if level < _LAST_LEVEL:
             saved += self._found[level, piece]
-        return saved.astype(np.float32).view(np.uint32)
+            usual += int(self._all_found[level])
+        each = np.full(len(visits), usual / max(self._all_visits, 1))
+        np.divide(saved, visits, out=each, where=visits > 0)
+        # In an epoch: the first of all was not counted.
+        scores: Counts = (self._fresh[piece] / _FIRST_EPOCHS * each).astype(np.float32)
+        return scores.view(np.uint32)
 
 
-def last_hop(subgraph: Subgraph, cached: NDArray[np.uint8]) -> tuple[Counts, Counts]:
+def last_hop(subgraph: Subgraph, cached: Levels) -> tuple[Counts, Counts]:
     """What the last hop did below each node of the first hop: edges, and nodes by level.
 
-    `cached`: for each node of the graph the first level that has it; the nodes [near, levels] are
-    those found that the cache of a level has not, but for the last level.
+    `cached`: for each node of the batch the first level that has its row; the nodes [near, levels]
+    are those found that the cache of a level has not, but for the last level.
     """
     bounds = np.cumsum(subgraph.nodes_per_hop)
     near, before, last = subgraph.nodes_per_hop[1], slice(*bounds[-3:-1]), slice(*bounds[-2:])
     below = _below(subgraph, bounds)
     drawn = np.bincount(below[before], subgraph.counts[before], near).astype(np.uint32)
     levels = len(LEVELS)
-    keys = below[last] * levels + cached[subgraph.nodes[last]]
+    keys = below[last] * levels + cached[last]
     found = np.bincount(keys, minlength=near * levels).reshape(near, levels)
     not_cached = found[:, ::-1].cumsum(axis=1)[:, -2::-1]
     return drawn, not_cached.astype(np.uint32)

@@ -1,8 +1,11 @@
-"""Rankings: scores of places -> the places, best first, and the curve of what the best have."""
+"""Rankings: scores of places -> the places, best first, and the curve of what the best have.
+
+And stays, which a cache that knows what comes has room for, the shortest first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +19,7 @@ PIECE = 1 << 18
 # More points of a curve than its lines would show.
 _MOST_POINTS = 200
 
+Ids = NDArray[np.int64]
 Scores = NDArray[np.uint32]
 """Numbers that rank: counts, or the bits of float32 that are not negative."""
 
@@ -81,6 +85,37 @@ def curve_of(scores: Iterator[tuple[int, NDArray[Any]]], length: int) -> Curve:
         sums[inside] = running[counts[inside] - first - 1]
         total = float(running[-1])
     return Curve(tuple(counts.tolist()), tuple(sums.tolist()))
+
+
+# Stays
+
+
+def planned_curve(stays: Ids) -> Curve:
+    """What caches of rows save that know what comes: `stays[n]` rows are wanted again after n
+    batches, of as many as there are numbers."""
+    rows, saved = np.ceil(_room(stays)).astype(np.int64), np.cumsum(stays[1:])
+    last = np.flatnonzero(np.diff(rows, append=np.int64(-1)))  # of sizes that are the same
+    some = last[rows[last] > 0]
+    if len(some) > _MOST_POINTS:
+        some = some[np.linspace(0, len(some) - 1, _MOST_POINTS - 1).round().astype(np.int64)]
+    return Curve((0, *rows[some].tolist()), (0.0, *saved[some].astype(float).tolist()))
+
+
+def higher(one: Curve, other: Curve) -> Curve:
+    """The better of both, for each count."""
+    counts = sorted({*one.counts, *other.counts})
+    return Curve(tuple(counts), tuple(max(one.at(count), other.at(count)) for count in counts))
+
+
+def kept_stays(stays: Ids, sizes: Sequence[int]) -> Ids:
+    """The longest stay that caches of so many rows have room for, with all shorter ones."""
+    return np.searchsorted(_room(stays), sizes, side="right")
+
+
+def _room(stays: Ids) -> NDArray[np.float64]:
+    """Rows that a cache has for stays of 1, up to 2 ... batches, on average over all batches."""
+    room: NDArray[np.float64] = np.cumsum(stays[1:] * np.arange(1, len(stays))) / max(len(stays), 1)
+    return room
 
 
 def _points(length: int) -> NDArray[np.int64]:

@@ -1,10 +1,11 @@
 """Savings: what each node would save as a cached row or a cached embedding -> rankings and curves.
 
-docs/format.md has the bytes. A row that is cached saves one read for each batch that has its node.
-An embedding that is used again (a *history*) saves what the last hop would have drawn and found
-below its node; of that, rows that are cached anyway are not saved twice, so that there is a ranking
-of histories for each of several sizes, *levels*, of the cache of rows. All is counted in rows of an
-epoch. `ahead/profiling.py` makes the layout.
+docs/format.md has the bytes. A row that is always cached saves one read for each batch that has its
+node; a cache that knows what comes saves more with as many rows (*planned*). An embedding that is
+used again (a *history*) saves what the last hop would have drawn and found below its node; of that,
+rows that are cached anyway are not saved twice, so that there is a ranking of histories for each of
+several sizes, *levels*, of the cache of rows. All is counted in rows of an epoch.
+`ahead/profiling.py` makes the layout.
 """
 
 from __future__ import annotations
@@ -70,6 +71,9 @@ class SavingsFacts:
     levels: tuple[int, ...]
     """Cached rows, one number for each ranking of histories, ascending from 0."""
     features: Curve
+    """Rows that are always cached."""
+    planned: Curve
+    """Rows that are cached from one batch that wants them to the next."""
     histories: tuple[Curve, ...]
 
     def history_at(self, embeddings: int, cached_rows: int) -> float:
@@ -114,6 +118,7 @@ class SavingsFile:
     seconds: float
     levels: tuple[Count, ...]
     features: RankedNodes
+    planned: Curve
     histories: tuple[RankedNodes, ...]
 
     def rankings(self) -> dict[str, RankedNodes]:
@@ -150,7 +155,7 @@ class RankingsWriter:
                 writer.append(piece)
             self._rankings[file] = {"nodes": writer.close().to_json(), "curve": asdict(curve)}
 
-    def finish(self, levels: Sequence[int], values: dict[str, Any]) -> None:
+    def finish(self, levels: Sequence[int], planned: Curve, values: dict[str, Any]) -> None:
         """`values`: whatever else the header has."""
         header = {
             "format": _FORMAT,
@@ -158,6 +163,7 @@ class RankingsWriter:
             **values,
             "levels": list(levels),
             "features": self._rankings[_FEATURES],
+            "planned": asdict(planned),
             "histories": [self._rankings[history_file(q)] for q in range(len(levels))],
         }
         write_synced(self._folder / _HEADER, seal(header))
@@ -176,6 +182,8 @@ def read_header(folder: Path) -> SavingsFile:
         raise CorruptError(f"{path}: a ranking of histories per level is expected")
     if levels[0] != 0 or (np.diff(levels) < 0).any():
         raise CorruptError(f"{path}: levels must ascend from 0 (got {list(file.levels)})")
+    if not _is_curve(file.planned, file.planned.length if file.planned.counts else 0):
+        raise CorruptError(f"{path}: what is planned is no curve")
     for name, ranking in file.rankings().items():
         ranking.nodes.check_is(f"{path}: {name}", name, _UINT32)
         if not _is_curve(ranking.curve, ranking.nodes.shape[0]):

@@ -87,24 +87,24 @@ Degrees = Callable[[], torch.Tensor]
 class History:
     """The embeddings of a loader's candidates. Not thread-safe: it belongs to the training loop."""
 
-    def __init__(
-        self, table: HistoryTable, width: int, device: torch.device, *, late: bool = True
-    ) -> None:
-        """`device`: where embeddings are kept. `late`: gradients are, too."""
+    def __init__(self, table: HistoryTable, options: HistoryOptions, device: torch.device) -> None:
+        """`device`: where embeddings are kept."""
         self.table = table
-        self.width = width
-        self.late = late
-        count = len(table.nodes)
-        owed = width if late else 0
+        self.width = options.width
+        self.dtype: torch.dtype = getattr(torch, options.dtype)
+        self.late = options.gradients == "late"
+        count, width = len(table.nodes), options.width
+        owed = width if self.late else 0
         try:
             # Not touched, so that memory is taken as embeddings come.
-            self._rows = torch.empty(count, width, device=device)
-            self._gradients = torch.zeros(count, owed, device=device)
+            self._rows = torch.empty(count, width, device=device, dtype=self.dtype)
+            self._gradients = torch.zeros(count, owed, device=device, dtype=self.dtype)
             self._degrees = torch.full((count,), torch.nan, device=device)
         except torch.cuda.OutOfMemoryError:
+            needed = count * (options.number_bytes * (width + owed) + 4)
             raise BudgetError(
-                f"history: {count} embeddings need {format_size(4 * count * (width + owed + 1))} "
-                f"on {device}; give fewer (nodes=N), or place=host"
+                f"history: {count} embeddings need {format_size(needed)} on {device}; give fewer "
+                "(nodes=N), or place=host"
             ) from None
         self._handed: deque[BatchHistory] = deque(maxlen=_FETCHED_AHEAD)
 
@@ -233,7 +233,7 @@ class History:
                 np.concatenate([np.empty(0, np.int32), *(p.pushed for p in parts)])
             ),
             "degrees": torch.cat([none, *(part.degrees.cpu() for part in parts)]),
-            "rows": torch.cat([torch.empty(0, self.width), *(part.rows.cpu() for part in parts)]),
+            "rows": torch.cat([self._rows[:0].cpu(), *(part.rows.cpu() for part in parts)]),
             "gradients": torch.cat(
                 [self._gradients[:0].cpu(), *(part.gradients.cpu() for part in parts)]
             ),
@@ -249,6 +249,10 @@ class History:
             found = tuple(state[name].shape) if name in state else "nothing"
             if found != shape:
                 raise OptionError(f"saved embeddings: {name} has {found}, and should have {shape}")
+        if state["rows"].dtype != self.dtype:
+            raise OptionError(
+                f"saved embeddings: rows are {state['rows'].dtype}, and should be {self.dtype}"
+            )
         if not np.array_equal(state["candidates"].numpy(), self.table.nodes):
             raise OptionError(
                 "saved embeddings are of other candidates than this loader's: make it with "

@@ -169,7 +169,7 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
             return None
         wanted = options.history.options
         device = options.device if wanted.place == "device" else _CPU
-        return History(table, wanted.width, device, late=wanted.gradients == "late")
+        return History(table, wanted, device)
 
     def _attach(self, options: LoaderOptions, seeds: SeedOrder) -> None:
         self.options = options

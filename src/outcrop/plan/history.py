@@ -47,7 +47,7 @@ class HistoryPart:
         assert context.history is not None
         options = context.history.options
         rows = 2 if options.gradients == "late" else 1
-        return 0 if _on_device(context) else rows * 4 * options.width + 4
+        return 0 if _on_device(context) else rows * options.number_bytes * options.width + 4
 
     @classmethod
     def bytes(cls, context: Context, nodes: int) -> int:

@@ -47,11 +47,19 @@ class HistoryOptions:
     """How many candidates, in place of a share of memory."""
     metric: Literal["saved", "degree"] = "saved"
     """Who is a candidate: those whose embeddings save most, by a profile; or by out-edges."""
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """What embeddings and their gradients are kept in. In half the memory there are twice as many;
+    what rounding changes is less than what they change in a few iterations."""
     place: Literal["host", "device"] = "host"
     """Where embeddings are kept; device: that of batches."""
     gradients: Literal["late", "none"] = "late"
     """What becomes of the gradient of a row that is pulled. late: it is kept, and joins that of the
     next push of its node; that takes as much memory as embeddings. none (the paper): it is lost."""
+
+    @property
+    def number_bytes(self) -> int:
+        """A number of an embedding."""
+        return 2 if self.dtype == "bfloat16" else 4
 
     def __post_init__(self) -> None:
         for name in ("width", "staleness"):

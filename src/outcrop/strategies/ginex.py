@@ -91,10 +91,12 @@ def plan(context: Context, slots: PlannedSlots = _SLOTS) -> Plan:
     return Plan(topology, rows, window, Concurrency(samplers=0, batches=_MOST_BATCHES))
 
 
-def room_for_caches(context: Context, slots: PlannedSlots = _SLOTS) -> int:
-    """What lists and rows may have together, however many there are of them."""
+def room_for_caches(context: Context, slots: PlannedSlots = _SLOTS) -> tuple[int, int]:
+    """What lists and rows may have together, however many there are of them; and what a row takes,
+    0 where there are none."""
     topology, rows = _topology(context), _rows(context, slots)
-    return _room(context, topology, rows, _window(context, topology, rows))
+    room = _room(context, topology, rows, _window(context, topology, rows))
+    return room, 0 if rows is None else rows.slot_bytes(context)
 
 
 def _room(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from outcrop.layout.ranking import higher
 from outcrop.memory.context import Context
 from outcrop.memory.split import split
 from outcrop.plan.history import HistoryPart, fixed_history
@@ -62,12 +63,16 @@ def _history(context: Context, slots: PlannedSlots) -> HistoryPart:
         return fixed
     assert history is not None and facts is not None
     with_none = replace(context, beside=tuple(HistoryPart(0).charges(context)))
-    room = ginex.room_for_caches(_with_topology(with_none), slots)
-    row_bytes = slots.slot_bytes(context) if context.graph.has("features") else room + 1
+    # A planned cache saves no less than one that never changes, which a profile may see more of.
+    static = context.options.policy == "saved"
+    curve = facts.features if static else higher(facts.features, facts.planned)
+    room, row_bytes = ginex.room_for_caches(_with_topology(with_none), slots)
+    room = max(room - row_bytes, 0)  # a slot is there in any case
     found = split(
         facts,
+        curve,
         room,
-        lambda rows: rows * row_bytes,
+        lambda rows: rows * (row_bytes or room + 1),
         lambda embeddings: HistoryPart.bytes(context, embeddings),
         history.options.share,
     )

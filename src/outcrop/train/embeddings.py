@@ -33,6 +33,9 @@ from outcrop.train.checkpoint import Checkpoint
 _EMBEDDINGS, _CANDIDATES = "embeddings-{}.npy", "candidates-{}.npy"
 """By a number that no file there has yet: the last checkpoint's stay until the next is there."""
 _WHOSE, _NODE = "candidates", np.dtype("<i8")
+_NUMBERS = {torch.bfloat16: "<u2", torch.float32: "<u4"}
+"""What embeddings are in, as bits that numpy has."""
+_BITS = {torch.bfloat16: torch.int16, torch.float32: torch.int32}
 # Before an embedding and its gradient: its node, its iteration, the in-degree it was made with.
 _LEADING = np.dtype([("node", "<i8"), ("pushed", "<i4"), ("degree", "<f4")])
 
@@ -52,8 +55,8 @@ def save_embeddings(disk: Disk, directory: Path, history: History) -> dict[str, 
         for some in history.embeddings():
             rows = np.empty(len(some.nodes), dtype)
             rows["node"], rows["pushed"] = some.nodes, some.pushed
-            rows["degree"], rows["row"] = some.degrees.cpu().numpy(), some.rows.cpu().numpy()
-            rows["gradient"] = some.gradients.cpu().numpy()
+            rows["degree"] = some.degrees.cpu().numpy()
+            rows["row"], rows["gradient"] = _stored(some.rows), _stored(some.gradients)
             writer.append(rows.view(np.uint8).reshape(len(rows), -1))
         return {"width": history.width, "array": writer.close().to_json(), _WHOSE: candidates}
 
@@ -77,7 +80,7 @@ def load_embeddings(disk: Disk, directory: Path, checkpoint: Checkpoint, history
         raise StoreError(f"{checkpoint.name}: has embeddings of width {width}, not {history.width}")
     dtype = _row(history)
     checks = _checks(directory, checkpoint, "array", np.dtype(np.uint8), (dtype.itemsize,))
-    history.restore(_read(checks, disk, dtype))
+    history.restore(_read(checks, disk, dtype, history.dtype))
 
 
 def _said(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -117,14 +120,27 @@ def remove_others(directory: Path, said: dict[str, Any]) -> None:
 
 
 def _row(history: History) -> np.dtype[Any]:
-    gradient = history.width if history.late else 0
+    number, gradient = _NUMBERS[history.dtype], history.width if history.late else 0
     return np.dtype(
-        [*_LEADING.descr, ("row", "<f4", (history.width,)), ("gradient", "<f4", (gradient,))]
+        [*_LEADING.descr, ("row", number, (history.width,)), ("gradient", number, (gradient,))]
     )
 
 
-def _read(checks: ArrayChecks, disk: Disk, dtype: np.dtype[Any]) -> Iterator[Embeddings]:
-    """CorruptError before the end where a byte differs."""
+def _stored(values: torch.Tensor) -> NDArray[Any]:
+    """Their bits, in numbers that numpy has."""
+    own = values.cpu().contiguous()
+    return own.view(_BITS[own.dtype]).numpy().view(_NUMBERS[own.dtype])
+
+
+def _loaded(numbers: NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
+    """The inverse; a copy."""
+    return torch.from_numpy(numbers.copy().view(f"i{numbers.itemsize}")).view(dtype)
+
+
+def _read(
+    checks: ArrayChecks, disk: Disk, dtype: np.dtype[Any], of: torch.dtype
+) -> Iterator[Embeddings]:
+    """CorruptError before the end where a byte differs. `of`: embeddings."""
     left: NDArray[np.uint8] = np.empty(0, np.uint8)
     for block in checks.blocks(disk):
         left = np.concatenate([left, block])
@@ -134,6 +150,6 @@ def _read(checks: ArrayChecks, disk: Disk, dtype: np.dtype[Any]) -> Iterator[Emb
             rows["node"].copy(),
             rows["pushed"].copy(),
             torch.from_numpy(rows["degree"].copy()),
-            torch.from_numpy(rows["row"].copy()),
-            torch.from_numpy(rows["gradient"].copy()),
+            _loaded(rows["row"], of),
+            _loaded(rows["gradient"], of),
         )
