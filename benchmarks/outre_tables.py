@@ -489,6 +489,7 @@ _ARMS = {
     "no embeddings": "none",
     **{str(one): f"staleness={one}:metric=degree" for one in (1, 10, 100, 1000)},
     "100, by what they save": "staleness=100:metric=saved",
+    "100, kept in float32": "staleness=100:metric=degree:dtype=float32",
     "100, their gradients lost (the paper)": "staleness=100:metric=degree:gradients=none",
 }
 """Options of embeddings. By degree they are of the same nodes for all."""
@@ -656,9 +657,9 @@ TABLES = {
         "what a row saves counts beside it",
         "a count, no run: 3 hops of 10, batches of partitions; memory, as a share of the features, "
         f"for rows that stay and for embeddings of width {_WIDTH} with late gradients, fresh "
-        f"within {_STALENESS} iterations; divided by a profile of the first epoch, as the paper "
-        "has it or as Outcrop has it (by visits at which an embedding is fresh, by what the last "
-        "hop does, without rows that are cached); the second epoch is counted; sweep: of 11 "
+        f"within {_STALENESS} iterations; divided by a profile of one epoch, as the paper has it, "
+        "or as Outcrop has it (by visits at which an embedding is fresh, by what the last hop "
+        "does, without rows that are cached); of two epochs the second is counted; sweep: of 11 "
         "shares, with the same ranking",
         scores,
     ),
@@ -668,10 +669,10 @@ TABLES = {
         "1000; at 100 an epoch takes 15.4 and 19.6 % less than at 1; the other numbers are not in "
         "the text that we have",
         "`train`, sage, on the CPU, the same batches of partitions for all; embeddings of "
-        f"{_REUSED_SHARE:.0%} of the nodes, those with most out-edges or, by a profile of an "
-        "epoch, those that save most; rows and pulled beyond the first epoch; test of the best "
-        "validation on full neighbourhoods, mean and standard deviation; differences of the same "
-        "seeds with their 95 % interval (paired t)",
+        f"{_REUSED_SHARE:.0%} of the nodes, those with most out-edges or, by a profile, those "
+        "that save most, kept in bfloat16; rows and pulled beyond the first epoch; test of the "
+        "best validation on full neighbourhoods, mean and standard deviation; differences of the "
+        "same seeds with their 95 % interval (paired t)",
         staleness,
     ),
 }
