@@ -82,6 +82,8 @@ def embeddings(base: Run, _: list[str]) -> Rows:
         (f"agnes, {_CHANCE}", replace(base, strategy="agnes")),
         ("outre, no embeddings", replace(outre, history="")),
         (_OUTRE, outre),
+        # Neither is of one strategy: batches, embeddings and how rows are read are composed.
+        (f"agnes, {_PARTS}, {_HISTORY}", replace(outre, strategy="agnes")),
     ]
 
 
