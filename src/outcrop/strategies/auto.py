@@ -4,7 +4,8 @@ Batches are the same under every strategy, so the choice is one of time, memory 
 `memory` where everything fits; else the first of the others that fits, in the order in which
 benchmarks found them (results/standard, results/agnes-prepare-standard.md): `diskgnn`, which
 prepares an epoch before the first batch and the next ones while it trains, `agnes`, which needs
-disk for some batches alone, `ginex`, `gnndrive`, and `direct`, which keeps nothing.
+disk for some batches alone, `ginex`, `gnndrive`, and `direct`, which keeps nothing. Where
+embeddings are used again, `agnes` and then `outre` (results/outre-embeddings.md).
 """
 
 from __future__ import annotations
@@ -84,10 +85,11 @@ def with_advice(wanted: Wanted, refusal: BudgetError) -> BudgetError:
 
 
 def _best_first(wanted: Wanted) -> tuple[str, ...]:
-    ahead = "diskgnn" if wanted.epochs == 1 else "diskgnn:refresh=background"
+    others = "ginex", "gnndrive", "gnndrive:topology=mmap", "direct"
     if wanted.history is not None:  # what was prepared belongs to no run
-        ahead = "outre"
-    return "memory", ahead, "agnes", "ginex", "gnndrive", "gnndrive:topology=mmap", "direct"
+        return "memory", "agnes", "outre", *others
+    ahead = "diskgnn" if wanted.epochs == 1 else "diskgnn:refresh=background"
+    return "memory", ahead, "agnes", *others
 
 
 def _disk_room(wanted: Wanted) -> tuple[int, str]:
