@@ -114,6 +114,19 @@ def test_a_position_in_mid_epoch_resumes_bit_by_bit(store: GraphStore, strategy:
 
 
 @pytest.mark.parametrize(
+    ("seeds", "batching", "wanted"),
+    [("train", BATCHING, "partition"), ([5], BATCHING, "cache"), ("train", "random", "cache")],
+)
+def test_outre_keeps_lists_of_macro_batches_where_they_may_pay(
+    store: GraphStore, seeds: Any, batching: str, wanted: str
+) -> None:
+    """Not for an epoch of a batch, which expands two nodes of 600."""
+    loader = make(store, "outre", input_nodes=seeds, num_neighbors=[1, 1], batching=batching)
+    assert loader.record.plan["topology"] == wanted
+    loader.close()
+
+
+@pytest.mark.parametrize(
     ("batching", "told"),
     [("random", "batching was .*partition"), ("partition:parts=12:macro=2", "macro=3"),
      ("partition:parts=12:macro=3:seed=1", "batching")],

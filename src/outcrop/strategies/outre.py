@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from outcrop.disk import PAGE_BYTES
 from outcrop.layout.ranking import higher
 from outcrop.memory.context import Context
 from outcrop.memory.split import split
@@ -22,13 +23,18 @@ from outcrop.sample.history import HistoryOptions
 from outcrop.strategies import ginex
 from outcrop.strategies.ginex import GinexOptions
 
+_LISTS_MISSED = 1 / 4
+"""Of the nodes that a batch expands, those whose lists are not in memory anyway, at most. An epoch
+of 10 batches took 4.4 s to read lists that saved less than 3 (results/outre-layers.md)."""
+
 
 @dataclass(frozen=True)
 class OutreOptions(GinexOptions):
     """As ginex's. How much embeddings get is share= of history=."""
 
     topology: Literal["auto", "mmap", "cache", "memory", "partition"] = "auto"
-    """auto: partition, where batches are of partitions; else cache."""
+    """auto: partition, where batches are of partitions, and an epoch has so many batches that
+    reading all lists once may pay; else cache."""
     policy: Literal["belady", "saved"] = "belady"
     """Who is in the cache of rows: by what is sampled ahead, those that are wanted next; or, as in
     the paper, always those that are in most batches of a profile."""
@@ -47,12 +53,21 @@ def plan(context: Context) -> Plan:
 
 
 def _with_topology(context: Context) -> Context:
-    groups, options = context.seeds.groups, context.options
+    options = context.options
     if options.topology != "auto":
         return context
-    by_partition = groups is not None and groups.batching is not None
-    topology = "partition" if by_partition else "cache"
+    topology = "partition" if _lists_pay(context) else "cache"
     return replace(context, options=replace(options, topology=topology))
+
+
+def _lists_pay(context: Context) -> bool:
+    """Whether lists of macro batches, which an epoch reads once, are fewer bytes than what batches
+    would read without them."""
+    groups = context.seeds.groups
+    if groups is None or groups.batching is None:
+        return False
+    lists_bytes = context.graph.array_bytes("indices") / max(len(context.seeds), 1)
+    return lists_bytes <= _LISTS_MISSED * context.batch.targets * PAGE_BYTES
 
 
 def _history(context: Context, slots: PlannedSlots) -> HistoryPart:
