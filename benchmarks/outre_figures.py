@@ -220,7 +220,9 @@ def _stages(result: Result) -> float:
 
 
 PROFILING = Column("of them profiling", lambda r: r.profile_seconds)
-LATER = Column("s/batch beyond the first epoch", lambda r: r.later("seconds"), "{:.3f}")
+# Windows cross the ends of epochs: the first one samples and fills for those after it.
+LATER = Column("s/batch beyond the first epoch, less what that made ahead",
+               lambda r: r.later("seconds"), "{:.3f}")  # fmt: skip
 LATER_ROWS = Column("rows/batch there", lambda r: r.later("rows"), "{:,.0f}")
 PULLED = Column("pulled/batch there", lambda r: r.later("pulled"), "{:,.0f}")
 PUSHED = Column("pushed/batch there", lambda r: r.later("pushed"), "{:,.0f}")
